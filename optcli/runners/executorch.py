@@ -17,7 +17,7 @@ from optcli.runners import Runner
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from executorch.runtime import Method
+    from executorch.extension.pybindings.portable_lib import ExecuTorchMethod
 
 
 class ExecutorchRunner(Runner):
@@ -30,7 +30,7 @@ class ExecutorchRunner(Runner):
     runs: ClassVar[tuple[Format, ...]] = (Format.EXECUTORCH,)
     needs: ClassVar[Needs] = Needs(("executorch", "torch"))
 
-    _method: Method | None = PrivateAttr(None)
+    _method: ExecuTorchMethod | None = PrivateAttr(None)
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
     _names: tuple[str, ...] = PrivateAttr(())
     _bound: list[torch.Tensor] = PrivateAttr(default_factory=list)
@@ -62,7 +62,7 @@ class ExecutorchRunner(Runner):
             raise RunnerError("the runner holds no model", hint="open it first")
         hint = "the log has ExecuTorch's own words; a batch larger than the recipe's `max` does not fit"
         with raised_as(RunnerError, "ExecuTorch failed", hint=hint):
-            self._results = self._method.execute(self._bound)
+            self._results = self._method(self._bound)
 
     def fetch(self) -> dict[str, np.ndarray]:
         names = self._names or tuple(f"output_{place}" for place in range(len(self._results)))

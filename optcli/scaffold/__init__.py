@@ -136,7 +136,12 @@ def _looked(
         if source.foreign and source.format in SCANNED and not source.trust:
             confinement.require_whole(f"{kind}:{source.target}")
         return run(
-            "optcli.scaffold.looking:look", request, Looked, timeout_s=_TIMEOUT_S, confined=confined
+            "optcli.scaffold.looking:look",
+            request,
+            Looked,
+            timeout_s=_TIMEOUT_S,
+            confined=confined,
+            reads=Path(source.target) if kind in _FILES else None,
         )
 
     own_arguments = dict(source.arguments)

@@ -1,5 +1,8 @@
 """ExecuTorch: a network as it is, and quantized for XNNPACK, in the runtime of phones."""
 
+import subprocess
+import sys
+
 import pytest
 from tiny_networks import Noise, apply, feed, largest_error, reference, sqnr_db, torch_artifact
 
@@ -45,7 +48,8 @@ def test_what_runs_outside_of_the_backend_is_named(lowered, conv, tmp_path):
     assert plain.facts["delegates"] == 0
     assert "second" in plain.facts["outside_the_backend"]["aten.convolution"]
     found = inspection.look(lowered.path, IMAGE)
-    assert [each["shape"] for each in found["inputs"]] == [[40, 3, 16, 16]]
+    assert [each["shape"] for each in found["inputs"]] == [["batch", 3, 16, 16]]
+    assert found["facts"]["bounds"] == {"batch": [1, 40]}
     kinds = {each["type"]: each["precision"] for each in found["operators"]}
     assert kinds["XnnpackBackend"] == "backend"
 
@@ -61,6 +65,16 @@ def test_int8_for_xnnpack_runs_on_integers(conv, tmp_path):
     with ExecutorchRunner(threads=1).open(made, IMAGE) as model:
         answers = model.run(values)["output"]
     assert sqnr_db(reference(conv, IMAGE, values)["output"], answers) > 25
+
+
+def test_a_program_is_opened_without_what_exports_and_compiles_programs(lowered):
+    program = (
+        "import sys; from pathlib import Path; from optcli.models.formats import executorch as format\n"
+        f"format.open(Path({str(lowered.path)!r}))\n"
+        "print({'executorch.exir', 'torch._inductor', 'torch._dynamo'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("cut", [0, 30, 200, 3000])
@@ -79,3 +93,5 @@ def test_a_file_of_its_own_is_measured_as_it_is(lowered, tmp_path):
     wrong = TensorSpec(name="image", shape=("batch", 3, 16, 20), ranges=IMAGE[0].ranges)
     with pytest.raises(InputError, match="dimension 3 of image is 16 in the file, 20 in the recipe"):
         source.write(tmp_path / "out", (wrong,))
+    one = TensorSpec(name="image", shape=(1, 3, 16, 16))
+    assert source.write(tmp_path / "out", (one,)).outputs == ("output_0",)

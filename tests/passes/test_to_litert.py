@@ -78,6 +78,9 @@ def test_it_is_quantized(conv, converted, tmp_path, options, precision, least_db
     assert least_db < decibels < 90
     if precision == "int8":
         assert made.facts["quantized_operators"]["CONV_2D"] == 4
+        look = inspection.look(made.path, IMAGE)
+        assert look["inputs"] == [{"name": "image", "dtype": "float32", "shape": [1, 3, 16, 16]}]
+        assert "image is int8 with a scale in the file; values are converted" in look["notes"]
         with pytest.raises(StepError, match="quantized already"):
             QuantizeLitert().run(made, job(made, tmp_path / "again", IMAGE))
 

@@ -147,13 +147,15 @@ def test_who_has_no_key_is_asked_for_no_password(server, tmp_path):
     assert "ssh-copy-id 127.0.0.1" in caught.value.hint
 
 
-def test_a_host_that_is_not_there_and_a_python_that_is_not_there_are_named(server):
+def test_a_host_that_is_not_there_and_a_python_that_is_not_there_are_named(server, tmp_path):
     with pytest.raises(MissingError, match="refused") as caught:
         device(hosts.Host("127.0.0.1", ("-F", "none", "-p", "1"))).connect(Heard())
     assert caught.value.place == "devices.pi"
-    with pytest.raises(MissingError, match="no/such/python") as caught:
-        device(server.host(python="/no/such/python")).connect(Heard())
-    assert "config.toml" in caught.value.hint
+    (tmp_path / "python").write_text("no program")
+    for python in ("/no/such/python", str(tmp_path / "python")):
+        with pytest.raises(MissingError, match=python) as caught:
+            device(server.host(python=python)).connect(Heard())
+        assert "config.toml" in caught.value.hint
 
 
 def wrapped(path, text):

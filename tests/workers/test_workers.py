@@ -121,6 +121,18 @@ def test_every_death_has_its_reason(start, name, payload, words, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_crash_is_said_of_the_file_that_was_read(tmp_path):
+    file = tmp_path / "model.pte"
+    payload = {"signal": int(signal.SIGABRT)}
+    with pytest.raises(StepError, match=r"the process that read it stopped: it aborted") as caught:
+        workers.run("calls:die", payload, NoneType, timeout_s=20, reads=file)
+    assert caught.value.place == str(file)
+    with pytest.raises(StepError) as caught:
+        workers.run("calls:die", payload, NoneType, timeout_s=20)
+    assert not caught.value.place
+
+
+@pytest.mark.slow
 def test_a_death_says_what_was_written_last(start, tmp_path):
     log, written = tmp_path / "log", {"text": "x" * 5000 + "\ndevice lost\n\n"}
     with start("print_and_die", written, log) as child, pytest.raises(StepError) as caught:

@@ -12,7 +12,7 @@ from optcli.environment import Needs
 from optcli.models.formats import executorch as executorch_format
 from optcli.models.sources import SourceFacts, _file
 from optcli.models.sources._file import DeclaredDifference, FileSource
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, batch_range
 
 
 class ExecutorchSource(FileSource):
@@ -24,7 +24,8 @@ class ExecutorchSource(FileSource):
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         shutil.copyfile(self.file, out / executorch_format.FILE)
-        taken, given = executorch_format.tensors(executorch_format.open(out))
+        method = executorch_format.open(out)
+        taken, given = executorch_format.tensors(method)
         names = [spec.name for spec in inputs]
         wrong = []
         if len(names) != len(taken):
@@ -33,12 +34,15 @@ class ExecutorchSource(FileSource):
             )
             names = [f"input_{place}" for place in range(len(taken))]
         else:
+            smallest = [spec.concrete(batch_range(inputs).min) for spec in inputs]
+            fits = executorch_format.computes(method, smallest)
             for spec, tensor in zip(inputs, taken, strict=True):
                 # What varies in the recipe is bounded in the file: the runtime refuses what is larger.
                 shape: _file.Shape = tensor.sizes
                 if len(shape) == len(spec.shape):
                     pairs = zip(spec.shape, tensor.sizes, strict=True)
                     shape = tuple(s if isinstance(s, str) else size for s, size in pairs)
+                    shape = (None, *shape[1:]) if fits else shape
                 wrong += _file.differences(spec, tensor.dtype, shape)
         if wrong:
             declared = {name: (each.dtype, each.sizes) for name, each in zip(names, taken, strict=True)}

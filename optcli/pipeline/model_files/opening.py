@@ -209,6 +209,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             LaidOut,
             timeout_s=_TIMEOUT_S,
             confined=(out,) if _is_foreign(target) else None,
+            reads=target.path,
         )
     except InputsError as error:
         if not inputs:

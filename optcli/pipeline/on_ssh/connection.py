@@ -44,12 +44,14 @@ _OPTIONS = (
     "ControlPath=none",
 )
 # What ssh says, and what somebody can do about it.
+_PYTHON = "say which Python has the runtimes there: `python` of the device in {file}"
 _HINTS = {
     "Host key verification failed": "connect once by hand, `ssh {target}`, and compare the host's key",
-    "Permission denied": "`ssh-copy-id {target}` puts your key there: optcli asks for no password",
+    "Permission denied (": "`ssh-copy-id {target}` puts your key there: optcli asks for no password",
     "Could not resolve hostname": "look at the name of the host",
-    "not found": "say which Python has the runtimes there: `python` of the device in {file}",
-    "No such file": "say which Python has the runtimes there: `python` of the device in {file}",
+    "not found": _PYTHON,
+    "No such file": _PYTHON,
+    "Permission denied": _PYTHON,
 }
 # The rooms above the pipeline measure nothing.
 _STAYS = ("cli/", "gate/", "serving/", "tuning/")

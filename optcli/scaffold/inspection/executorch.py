@@ -15,12 +15,17 @@ from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     from executorch.exir.schema import ExecutionPlan
+    from executorch.extension.pybindings.portable_lib import ExecuTorchMethod
+
+_BATCH = "batch"
 
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Look into a `.pte`, or into a folder with one. Raises `InputError`."""
     with as_folder(path, {executorch_format.FILE: path}) as folder:
-        taken, given = executorch_format.tensors(executorch_format.open(folder))
+        method = executorch_format.open(folder)
+        taken, given = executorch_format.tensors(method)
+        largest = _largest_batch(method)
         backends = executorch_format.backends(folder)
         content = (folder / executorch_format.FILE).read_bytes()
     from executorch.exir._serialize._program import deserialize_pte_binary
@@ -41,11 +46,11 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         for name, count in sorted(parts.items())
     ]
     return {
-        "inputs": [*map(_record, names, taken)],
-        "outputs": [*map(_record, outputs, given)],
+        "inputs": [_record(*each, largest) for each in zip(names, taken, strict=True)],
+        "outputs": [_record(*each, largest) for each in zip(outputs, given, strict=True)],
         "operators": operators(_calls(plan)),
-        "facts": {"backends": backends},
-        "notes": [*notes, "sizes that vary are given as their largest"],
+        "facts": {"backends": backends, "bounds": {_BATCH: [1, largest]} if largest else {}},
+        "notes": [*notes, "sizes other than the batch are given as their largest"],
     }
 
 
@@ -62,5 +67,18 @@ def _calls(plan: ExecutionPlan) -> Counter[tuple[str, str]]:
     return counts
 
 
-def _record(name: str, tensor: ProgramTensor) -> dict[str, Any]:
-    return {"name": name, "dtype": tensor.dtype, "shape": list(tensor.sizes)}
+def _largest_batch(method: ExecuTorchMethod) -> int:
+    """The most images in a batch; 0 where the program takes one batch size alone."""
+    sizes = [each.sizes for each in executorch_format.tensors(method)[0]]
+    largest = {each[0] for each in sizes if each}
+    if len(largest) != 1 or largest == {1}:
+        return 0
+    one_image = [(1, *each[1:]) if each else each for each in sizes]
+    return largest.pop() if executorch_format.computes(method, one_image) else 0
+
+
+def _record(name: str, tensor: ProgramTensor, largest_batch: int) -> dict[str, Any]:
+    shape: list[int | str] = list(tensor.sizes)
+    if largest_batch and shape[:1] == [largest_batch]:
+        shape[0] = _BATCH
+    return {"name": name, "dtype": tensor.dtype, "shape": shape}

@@ -22,9 +22,11 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         counts = litert_format.operator_counts(folder / litert_format.FILE)
     left = ", ".join(f"{count} {name}" for name, count in sorted(Counter(outside).items()))
     notes = [f"XNNPACK computes {counted(parts, 'part')}; outside of it: {left or 'nothing'}"]
-    integers = [each.name for each in (*taken, *given) if each.scale]
-    if integers:
-        notes.append(f"integers with a scale stand for the values of {', '.join(integers)}")
+    notes += [
+        f"{each.name} is {each.dtype} with a scale in the file; values are converted"
+        for each in (*taken, *given)
+        if each.scale
+    ]
     return {
         "inputs": [_record(each) for each in taken],
         "outputs": [_record(each) for each in given],
@@ -35,4 +37,6 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
 
 
 def _record(tensor: litert_format.LitertTensor) -> dict[str, Any]:
-    return {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.sizes)}
+    """As the runner takes it: it turns values into integers where the file has these with a scale."""
+    dtype = "float32" if tensor.scale else tensor.dtype
+    return {"name": tensor.name, "dtype": dtype, "shape": list(tensor.sizes)}
