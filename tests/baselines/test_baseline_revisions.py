@@ -122,6 +122,7 @@ def test_requirements_and_locks_that_differ_are_named(project, store):
     (project / "pyproject.toml").write_text('[project]\ndependencies = ["numpy<2"]\n')
     (project / "requirements.txt").write_text("torch==2.2\n")
     (project / "recipes" / "uv.lock").write_text("new and not in git\n")
+    (project / "recipes" / ".tiny.lock").write_text("held by a build\n")
     assert requirements(project, store) == ["pyproject.toml", "recipes/uv.lock", "requirements.txt"]
     (project / "requirements.txt").unlink()
     assert "requirements.txt" in requirements(project, store)

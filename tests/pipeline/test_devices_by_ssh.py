@@ -226,6 +226,10 @@ def test_what_is_lost_while_it_measures_is_named_and_can_be_measured_again(serve
 
 
 def test_a_disk_that_is_full_there_is_named(server, model, tmp_path):
+    tiny = wrapped(tmp_path / "tiny", f'ulimit -f 200\nexec {server.python} "$@"')
+    with pytest.raises(MissingError, match=r"cannot measure: .*File too large") as caught:
+        device(server.host(python=tiny)).connect(Heard())
+    assert "make room there" in caught.value.hint
     (model / "weights.bin").write_bytes(os.urandom(5 << 20))
     small = wrapped(tmp_path / "small", f'ulimit -f 4000\nexec {server.python} "$@"')
     reached = device(server.host(python=small))

@@ -51,7 +51,7 @@ _REQUIREMENTS = (
     "requirements/*",
     "*/requirements/*",
     "*constraints*.txt",
-    "*.lock",
+    "[!.]*.lock",  # a hidden one is a lock of a program, such as optcli's own
     "pyproject.toml",
     "setup.cfg",
     "setup.py",

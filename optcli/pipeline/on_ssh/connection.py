@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,14 +22,16 @@ from typing import Any
 from optcli.errors import MissingError, excerpt
 from optcli.files import configuration
 from optcli.pipeline import keys
-from optcli.pipeline.on_ssh import boot
+from optcli.pipeline.on_ssh import boot, wheels
 from optcli.pipeline.on_ssh.frames import PART_BYTES, EndedError, Frame, Frames
 from optcli.pipeline.on_ssh.hosts import Host
 
 LEAST_PYTHON = (3, 11)
 # What optcli's measuring code imports; each runner says what it needs beside.
-NEEDED = {"pydantic": "pydantic", "filelock": "filelock", "numpy": "numpy"}
-CONNECT_S, _STARTS_S, _CLOSES_S = 15, 60.0, 2.0
+NEEDED = ("pydantic", "filelock", "numpy")
+# As `python` of a device: an environment that optcli makes there.
+VENV = "venv"
+CONNECT_S, _STARTS_S, _MAKES_S, _CLOSES_S = 15, 60.0, 1800.0, 2.0
 # Ours come first: of two options of one name ssh takes the first.
 _OPTIONS = (
     "BatchMode=yes",
@@ -45,6 +47,7 @@ _OPTIONS = (
 )
 # What ssh says, and what somebody can do about it.
 _PYTHON = "say which Python has the runtimes there: `python` of the device in {file}"
+_ROOM = "make room there, or say where there is some: `folder` of the device in {file}"
 _HINTS = {
     "Host key verification failed": "connect once by hand, `ssh {target}`, and compare the host's key",
     "Permission denied (": "`ssh-copy-id {target}` puts your key there: optcli asks for no password",
@@ -52,6 +55,9 @@ _HINTS = {
     "not found": _PYTHON,
     "No such file": _PYTHON,
     "Permission denied": _PYTHON,
+    "No space left": _ROOM,
+    "File too large": _ROOM,
+    "quota exceeded": _ROOM,
 }
 # The rooms above the pipeline measure nothing.
 _STAYS = ("cli/", "gate/", "serving/", "tuning/")
@@ -64,15 +70,21 @@ class LostError(Exception):
 class Connection:
     """A process of ssh, and the program there that it is connected with."""
 
-    def __init__(self, device: str, host: Host) -> None:
-        """Raises `MissingError` where the host cannot be reached, or has not what it needs."""
-        self._device, self._host = device, host
+    def __init__(
+        self, device: str, host: Host, packages: Collection[str], tell: Callable[[str], None]
+    ) -> None:
+        """`packages` are what the runners import, `tell` hears what takes long.
+
+        Raises `MissingError` where the host cannot be reached, or has not what it needs.
+        """
+        self._device, self._host, self._tell, self.python = device, host, tell, host.python
+        self._wanted = wheels.requirements({*NEEDED, *packages})
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._sent: set[str] = set()
         self._answers: queue.Queue[Frame | str] = queue.Queue()
         try:
             self._process = subprocess.Popen(
-                ["ssh", "-T", *_ours(), *host.options, "--", host.target, _command(host)],
+                ["ssh", "-T", *_ours(), *host.options, "--", host.target, self._command()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
@@ -140,18 +152,25 @@ class Connection:
         self._said.close()
 
     def _start(self) -> None:
-        hello = self._hello()
-        version, lacks = tuple(hello.get("version", ())), list(hello.get("lacks", ()))
-        python = str(hello.get("python", self._host.python))
+        hello = self._hello(_STARTS_S)
+        version = tuple(hello.get("version", ()))
         if version < LEAST_PYTHON:
             raise self._missing(
                 f"Python {'.'.join(map(str, version))} is there, wanted 3.11 or newer",
                 f"say which Python to take: `python` of the device in {configuration.file()}",
             )
+        if "wants" in hello:
+            self._tell("optcli makes an environment there from wheels: this takes a while, once")
+            try:
+                self._frames.send("wheels", wheels.fetched(self._wanted, hello, self._device))
+            except EndedError as error:
+                raise self._missing(str(error), "see whether the host has room") from error
+            hello = self._hello(_MAKES_S)
+        self.python, lacks = str(hello.get("python", self._host.python)), list(hello.get("lacks", ()))
         if lacks:
-            install = f"{python} -m pip install {' '.join(NEEDED[name] for name in lacks)}"
+            install = f"{self.python} -m pip install {' '.join(lacks)}"
             raise self._missing(
-                f"{python} has no {', '.join(lacks)} there", f"ssh {self._host.target} {install}"
+                f"{self.python} has no {', '.join(lacks)} there", f"ssh {self._host.target} {install}"
             )
         try:
             self._frames.send("code", _code())
@@ -160,20 +179,27 @@ class Connection:
         for work in (self._frames.beat, self._listen):
             threading.Thread(target=work, daemon=True).start()
 
-    def _hello(self) -> dict[str, Any]:
+    def _command(self) -> str:
+        """What the shell there runs; it may be any."""
+        made = self._host.python == VENV
+        name = wheels.environment_name(self._wanted) if made else ""
+        call = f"main({NEEDED!r}, {self._host.folder!r}, {name!r})"
+        program = f"{inspect.getsource(boot)}\n{call}"
+        python = shlex.quote("python3" if made else self._host.python)
+        if self._host.python.startswith("~/"):  # the home there
+            python = '"$HOME"/' + shlex.quote(self._host.python[2:])
+        return f"{python} -u -c {shlex.quote(program)}"
+
+    def _hello(self, wait_s: float) -> dict[str, Any]:
         try:
-            said = self._frames.hello(boot.MARK, _STARTS_S)
+            said = self._frames.hello(boot.MARK, wait_s)
             hello = json.loads(said)
         except (EndedError, ValueError) as error:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=1)
             last = self._last_words() or str(error)
-            hint = next(
-                (hint for words, hint in _HINTS.items() if words in last),
-                "see whether `ssh {target}` connects",
-            )
             raise self._missing(
-                last, hint.format(target=self._host.target, file=configuration.file())
+                last, hint_of(last, self._host, f"see whether `ssh {self._host.target}` connects")
             ) from error
         return hello if isinstance(hello, dict) else {}
 
@@ -201,17 +227,14 @@ class Connection:
         return LostError(f"{why}; ssh says: {said}" if said else why)
 
 
+def hint_of(said: str, host: Host, otherwise: str) -> str:
+    """What somebody can do about what ssh or the program there said last."""
+    hint = next((hint for words, hint in _HINTS.items() if words in said), None)
+    return hint.format(target=host.target, file=configuration.file()) if hint else otherwise
+
+
 def _ours() -> list[str]:
     return [word for option in _OPTIONS for word in ("-o", option)]
-
-
-def _command(host: Host) -> str:
-    """What the shell there runs; it may be any."""
-    program = f"{inspect.getsource(boot)}\nmain({tuple(NEEDED)!r}, {host.folder!r})"
-    python = shlex.quote(host.python)
-    if host.python.startswith("~/"):  # the home there
-        python = '"$HOME"/' + shlex.quote(host.python[2:])
-    return f"{python} -u -c {shlex.quote(program)}"
 
 
 @cache

@@ -12,7 +12,7 @@ from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError, from_record
 from optcli.files.digest import FileDigests
 from optcli.observer import Observer
-from optcli.pipeline.on_ssh.connection import Connection, LostError
+from optcli.pipeline.on_ssh.connection import Connection, LostError, hint_of
 from optcli.pipeline.on_ssh.frames import EndedError, Frame
 from optcli.pipeline.on_ssh.hosts import Host, host_of
 from optcli.pipeline.plan import Device, Plan
@@ -54,12 +54,15 @@ class SshDevice(RemoteDevice):
 
     def connect(self, observer: Observer) -> None:
         """Reach the host and have it say what it is. Raises `MissingError`."""
-        connection = Connection(self._name, self._host)
+        packages = {each for wish in self._look.wishes.values() for each in wish.needs.packages}
+
+        def tell(text: str) -> None:
+            observer.warned(self._name, text)
+
+        connection = Connection(self._name, self._host, packages, tell)
         self._connection = connection
         try:
-            frame, _ = connection.call(
-                "look", messages.to_record(self._look), lambda text: observer.warned(self._name, text)
-            )
+            frame, _ = connection.call("look", messages.to_record(self._look), tell)
             seen = messages.read(Seen, frame.record()) if frame.kind == "seen" else None
         except (LostError, EndedError, StepError) as error:
             raise self._unfit(str(error)) from error
@@ -82,7 +85,7 @@ class SshDevice(RemoteDevice):
         return MissingError(
             f"the device {self._name} ({self._host.target}) cannot measure: {why}",
             place=f"devices.{self._name}",
-            hint="see whether its Python can import the runtime",
+            hint=hint_of(why, self._host, "see whether its Python can import the runtime"),
         )
 
     def _asked(

@@ -22,8 +22,9 @@ _WANTED = {"ssh": _TEXT, "options": _LIST, "python": _TEXT, "folder": _TEXT}
 class Host:
     """A machine that ssh reaches: `target` is `user@host` or a name of the user's `~/.ssh/config`.
 
-    `options` are further options of ssh, `python` the interpreter there that has the runtimes, `folder`
-    where files go meanwhile; empty: the system's folder for temporary files.
+    `options` are further options of ssh. `python` is the interpreter there that has the runtimes, or
+    `venv` for an environment that optcli makes there. `folder` is where files go meanwhile; empty: the
+    system's folder for temporary files.
     """
 
     target: str
