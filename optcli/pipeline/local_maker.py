@@ -37,7 +37,6 @@ from optcli.workers import (
 from optcli.workers.memory import available_bytes
 
 _HINT = "read `source.path` only; write into `job.out`, or copy what must be changed"
-_MOST_LOG_BYTES = 256 * 1024
 # After so long the digest of a file that was just written is remembered (`FileDigests`).
 _SETTLED_S = 0.2
 
@@ -334,13 +333,3 @@ def repeat_command(store: Store, key: str) -> str:
     """The command that carries out one recorded step again, into a folder of one's choice."""
     call = log_of(store, key).with_name("call.json")
     return f"{shlex.quote(sys.executable)} -m optcli.pipeline.step {shlex.quote(str(call))} NEW_FOLDER"
-
-
-def log_end(path: Path) -> str:
-    """The end of a log; empty where it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""

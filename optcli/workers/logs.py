@@ -14,6 +14,7 @@ from pathlib import Path
 
 LARGEST_BYTES = 32 * 1024**2
 _PIECE = 1 << 16
+_END_BYTES = 256 * 1024
 _CUT = b"\n... the rest of what this worker wrote is left out\n"
 
 
@@ -61,3 +62,13 @@ def _copy(source: int, target: int) -> None:
     finally:
         os.close(source)
         os.close(target)
+
+
+def log_end(path: Path) -> str:
+    """The end of a log; empty where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _END_BYTES))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -264,20 +264,18 @@ def run(
 ) -> T:
     """Carry out `module:function` in a fresh interpreter and give its value; raises as `result`.
 
-    `confined` is that of `spawn`. The context `holding` of the worker lasts as long as it runs. A crash
-    is said of the file that it `reads`.
+    `confined` is that of `spawn`. The context `holding` of the worker lasts as long as it runs.
+    A crash is said of the file that it `reads`.
     """
     about: dict[str, Any] = {"environment": environment, "interpreter": interpreter}
-    started = spawn(function, message, log=log, confined=confined, **about)
-    with started as child, holding(child):
+    with spawn(function, message, log=log, confined=confined, **about) as child, holding(child):
         try:
             return child.result(gives, timeout_s, listener)
         except StepError as error:
             if reads is None or error.place:
                 raise
-            message = f"the process that read it stopped: {error.message}"
-            hint = "the file may be damaged: copy it or export it again"
-            raise StepError(message, place=str(reads), hint=hint) from error
+            said = f"the process that read it stopped: {error.message}"
+            raise StepError(said, place=str(reads), hint="copy the file or export it again") from error
 
 
 class ForkServer:

@@ -226,7 +226,7 @@ def test_what_is_lost_while_it_measures_is_named_and_can_be_measured_again(serve
 
 
 def test_a_disk_that_is_full_there_is_named(server, model, tmp_path):
-    tiny = wrapped(tmp_path / "tiny", f'ulimit -f 200\nexec {server.python} "$@"')
+    tiny = wrapped(tmp_path / "tiny", f'ulimit -f 8\nexec {server.python} "$@"')
     with pytest.raises(MissingError, match=r"cannot measure: .*File too large") as caught:
         device(server.host(python=tiny)).connect(Heard())
     assert "make room there" in caught.value.hint

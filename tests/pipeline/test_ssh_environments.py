@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from optcli.errors import MissingError
 from optcli.pipeline.on_ssh import connection, wheels
 from optcli.pipeline.on_ssh.hosts import Host
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # Runs what ssh would run there.
 _SSH = '#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n'
@@ -59,6 +60,27 @@ def connected(said, packages=()):
         reached.close()
 
 
+# Of what is installed, only this may be imported where a device has no more.
+_PROMISED = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in {needed} | sys.stdlib_module_names and top[:1] != "_":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import optcli.pipeline.on_ssh.host_program
+"""
+
+
+def test_what_measures_there_imports_no_more_than_is_asked_for():
+    theirs = {"pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
+    needed = {"optcli", *connection.NEEDED, *theirs}
+    program = _PROMISED.format(needed=needed)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert not done.stderr
+
+
 def test_it_is_made_once_and_measures(index, tmp_path):
     said: list[str] = []
     made = Path(connected(said))
@@ -68,8 +90,6 @@ def test_it_is_made_once_and_measures(index, tmp_path):
     assert [each.name for each in (tmp_path / "home/.cache/optcli").iterdir()] == [made.parts[-3]]
     assert Path(connected(said)) == made
     assert len(said) == 1, "it is there already"
-    wheel(index, "runtime")
-    assert Path(connected(said, ["runtime"])) != made
 
 
 def test_a_wheel_that_no_index_has_for_the_device_is_named(index):

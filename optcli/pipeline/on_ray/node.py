@@ -20,7 +20,7 @@ from optcli.files.digest import FileDigests, of_file, of_value
 from optcli.passes import Traits
 from optcli.pipeline import step
 from optcli.pipeline.keys import PACKAGE
-from optcli.pipeline.local_maker import LocalMaker, StepWorkers, log_end, log_of
+from optcli.pipeline.local_maker import LocalMaker, StepWorkers, log_of
 from optcli.pipeline.messages import Call, News, Order, PassRequest
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart, Shared, Shipped
@@ -36,6 +36,7 @@ from optcli.settings import user_code
 from optcli.store import Entry, Store, key_of
 from optcli.workers import messages
 from optcli.workers.confinement import require_confinement_of
+from optcli.workers.logs import log_end
 
 T = TypeVar("T")
 

@@ -32,8 +32,8 @@ def main(needed: tuple[str, ...], place: str, environment: str) -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     sys.path[:] = [path for path in sys.path if path]
-    if environment:
-        _enter(environment, out)
+    if environment and not _enter(environment, out):
+        return
     lacks = [name for name in needed if importlib.util.find_spec(name) is None]
     _say(out, {"version": sys.version_info[:2], "lacks": lacks, "python": sys.executable})
     code = io.BytesIO()
@@ -75,23 +75,27 @@ def _receive(stream: IO[bytes]) -> bool:
     return True
 
 
-def _enter(name: str, out: int) -> None:
-    """Start again in the virtual environment of this name, which is made where it is not there."""
+def _enter(name: str, out: int) -> bool:
+    """Start again in the virtual environment of this name, which is made where it is not there.
+
+    True where this is it, and where this Python is too old; false where it cannot be made.
+    """
     name = f"{name}-{sys.version_info[0]}.{sys.version_info[1]}"
     home = os.path.join(os.path.expanduser("~"), ".cache", "optcli", name)
     if os.path.realpath(sys.prefix) == os.path.realpath(home) or sys.version_info < (3, 10):
-        return
+        return True
     if not os.path.isdir(home):
         about = {"machine": platform.machine(), "libc": platform.libc_ver(), "system": sys.platform}
         _say(out, {"wants": about, "version": sys.version_info[:2], "is_64_bit": sys.maxsize > 2**32})
-        _make(home, out)
-    os.dup2(out, 1)
-    python = os.path.join(home, "bin", "python")
-    os.execv(python, [python, *sys.orig_argv[1:]])  # noqa: S606 - itself again
+    if os.path.isdir(home) or _make(home, out):
+        os.dup2(out, 1)
+        python = os.path.join(home, "bin", "python")
+        os.execv(python, [python, *sys.orig_argv[1:]])  # noqa: S606 - itself again
+    return False
 
 
-def _make(home: str, out: int) -> None:
-    """Make the environment from wheels that are sent, pip's own among them."""
+def _make(home: str, out: int) -> bool:
+    """Make the environment from wheels that are sent, pip's own among them; pip says why it cannot."""
     import venv  # which not every Python has
 
     os.makedirs(os.path.dirname(home), exist_ok=True)
@@ -99,7 +103,7 @@ def _make(home: str, out: int) -> None:
     try:
         with tempfile.TemporaryFile(dir=folder) as packed:
             if not _receive(packed):
-                sys.exit()
+                return False
             zipfile.ZipFile(packed).extractall(folder)
         wheels = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl")]
         made = os.path.join(folder, "environment")
@@ -107,20 +111,12 @@ def _make(home: str, out: int) -> None:
         (pip,) = [each for each in wheels if os.path.basename(each).startswith("pip-")]
         options = ["install", "--no-index", "--no-deps", "--no-compile", "--quiet"]
         command = [os.path.join(made, "bin", "python"), os.path.join(pip, "pip"), *options, *wheels]
-        with tempfile.TemporaryFile(dir=folder) as said:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-            while process.poll() is None:
-                os.write(out, b"\n")  # the other end hears that this one is there
-                time.sleep(1)
-            said.seek(0)
-            errors = [line for line in said.read().decode(errors="replace").splitlines() if line]
-        if process.returncode:
-            why = errors[-1] if errors else "it says nothing"
-            sys.exit(f"pip cannot install the wheels there: {why}")
-        try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        while process.poll() is None:
+            os.write(out, b"\n")  # the other end hears that this one is there
+            time.sleep(1)
+        if not process.returncode and not os.path.isdir(home):  # which another one may have made
             os.rename(made, home)
-        except OSError:  # another one has made it meanwhile
-            if not os.path.isdir(home):
-                raise
+        return not process.returncode
     finally:
         shutil.rmtree(folder, ignore_errors=True)

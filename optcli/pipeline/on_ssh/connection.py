@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import MissingError, excerpt
-from optcli.files import configuration
+from optcli.files import configuration, digest
 from optcli.pipeline import keys
 from optcli.pipeline.on_ssh import boot, wheels
 from optcli.pipeline.on_ssh.frames import PART_BYTES, EndedError, Frame, Frames
@@ -161,10 +161,7 @@ class Connection:
             )
         if "wants" in hello:
             self._tell("optcli makes an environment there from wheels: this takes a while, once")
-            try:
-                self._frames.send("wheels", wheels.fetched(self._wanted, hello, self._device))
-            except EndedError as error:
-                raise self._missing(str(error), "see whether the host has room") from error
+            self._hand_over(wheels.fetched(self._wanted, hello, self._device))
             hello = self._hello(_MAKES_S)
         self.python, lacks = str(hello.get("python", self._host.python)), list(hello.get("lacks", ()))
         if lacks:
@@ -172,17 +169,20 @@ class Connection:
             raise self._missing(
                 f"{self.python} has no {', '.join(lacks)} there", f"ssh {self._host.target} {install}"
             )
-        try:
-            self._frames.send("code", _code())
-        except EndedError as error:
-            raise self._missing(str(error), "see whether the host has room and memory") from error
+        self._hand_over(_code())
         for work in (self._frames.beat, self._listen):
             threading.Thread(target=work, daemon=True).start()
+
+    def _hand_over(self, packed: bytes) -> None:
+        try:
+            self._frames.send("packed", packed)
+        except EndedError as error:
+            raise self._missing(str(error), "see whether the host has room and memory") from error
 
     def _command(self) -> str:
         """What the shell there runs; it may be any."""
         made = self._host.python == VENV
-        name = wheels.environment_name(self._wanted) if made else ""
+        name = f"environment-{digest.of_value(self._wanted)[:16]}" if made else ""
         call = f"main({NEEDED!r}, {self._host.folder!r}, {name!r})"
         program = f"{inspect.getsource(boot)}\n{call}"
         python = shlex.quote("python3" if made else self._host.python)

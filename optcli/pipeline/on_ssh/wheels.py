@@ -15,7 +15,6 @@ from typing import Any
 
 from optcli import environment
 from optcli.errors import MissingError
-from optcli.files import digest
 
 # What a 32-bit Python is on the kernel of a 64-bit machine.
 _NARROW = {"aarch64": "armv7l", "x86_64": "i686"}
@@ -30,11 +29,6 @@ def requirements(packages: Collection[str]) -> list[str]:
     ]
 
 
-def environment_name(wanted: Collection[str]) -> str:
-    """What the environment of these requirements is called."""
-    return f"environment-{digest.of_value(list(wanted))[:16]}"
-
-
 def fetched(wanted: Collection[str], about: Mapping[str, Any], device: str) -> bytes:
     """The wheels of requirements and of all that they need, for a host that says this `about` itself.
 
@@ -45,7 +39,7 @@ def fetched(wanted: Collection[str], about: Mapping[str, Any], device: str) -> b
     host, (major, minor) = about["wants"], about["version"]
     if host["system"] != "linux":
         raise MissingError(
-            f"`python: venv` is for Linux, there is {host['system']}", place=place, hint=hint
+            f"`python: venv` is for Linux, the device has {host['system']}", place=place, hint=hint
         )
     if importlib.util.find_spec("pip") is None:
         raise MissingError("pip is not installed here", place=place, hint="python -m ensurepip")

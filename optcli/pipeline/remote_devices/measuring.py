@@ -21,7 +21,6 @@ from optcli.observer import Observer
 from optcli.passes import Traits
 from optcli.pipeline import places
 from optcli.pipeline.keys import PACKAGE
-from optcli.pipeline.local_maker import log_end
 from optcli.pipeline.remote_devices.messages import (
     DeviceAnswer,
     DeviceOrder,
@@ -34,6 +33,7 @@ from optcli.pipeline.remote_devices.messages import (
 from optcli.results import Sweep
 from optcli.workers import confinement, messages
 from optcli.workers.confinement import require_confinement_of
+from optcli.workers.logs import log_end
 
 _SAMPLES = "samples.npz"
 _OTHER = "its optcli does not understand the messages of this one"
