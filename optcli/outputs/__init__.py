@@ -11,7 +11,7 @@ from optcli.outputs.describing import FileOutput, SampleOutput, describe
 from optcli.outputs.guessing import Guess, Probe, decoding, guess, guessed_decoding, meanings
 from optcli.outputs.meaning import WORDS, OutputMeaning, OutputPart
 from optcli.outputs.metadata import Exported, exported
-from optcli.outputs.seen import facts_of, of_facts, probe_of
+from optcli.outputs.seen import facts_of, of_facts, options_beside, probe_of
 
 __all__ = [
     "WORDS",
@@ -32,5 +32,6 @@ __all__ = [
     "guessed_decoding",
     "meanings",
     "of_facts",
+    "options_beside",
     "probe_of",
 ]

@@ -40,11 +40,13 @@ class Probe:
 
     `largest` is the largest of the first two numbers of its rows: boxes in pixels reach to the size
     of the image, those that are not decoded yet only to a few cells. `rows` says that it holds rows x1,
-    y1, x2, y2, score, class.
+    y1, x2, y2, score, class. `beside` are options of a decoding that boxes and scores lead to, which
+    are two outputs.
     """
 
     largest: float
     rows: bool
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def guess(
     size = _size(inputs)
     if known is not None:
         return _exported(outputs, known, size)
-    several = _several(outputs, classes)
+    several = _several(outputs, classes, probe.beside if probe else "")
     if several is not None:
         return several
     if len(shape) == 2 and isinstance(shape[1], int):
@@ -132,12 +134,16 @@ def guessed_decoding(
 
     It leaves one where scores are logits, which some detectors turn into shares by a sigmoid and others
     by a softmax, and where more stands behind the boxes, such as masks, which nobody would look at.
+    Masks and keypoints in outputs of their own are left out.
     """
     guessed = guess(outputs, inputs, probe=probe)
     if guessed.kind != "boxes" or guessed.note:
         return None
     settings = PostprocessSettings.model_validate(yaml.safe_load(guessed.postprocess))
     how = settings.boxes
+    if how is not None and how.labels is not None:
+        boxes = how.model_copy(update={"masks": None, "keypoints": None})
+        return settings.model_copy(update={"boxes": boxes})
     choice = how is not None and (how.activation != "none" or how.prototypes or how.keypoints)
     return None if choice else settings
 
@@ -240,8 +246,11 @@ def _more(prototypes: str | None, keypoints: tuple[int, int] | None) -> list[str
     return options if keypoints is None else [*options, f"keypoints: [{keypoints[0]}, {keypoints[1]}]"]
 
 
-def _several(outputs: Sequence[DeclaredOutput], classes: int | None) -> Guess | None:
-    """Outputs of boxes beside scores: those of DETR's family, or detections of torchvision's form."""
+def _several(outputs: Sequence[DeclaredOutput], classes: int | None, options: str) -> Guess | None:
+    """Outputs of boxes beside scores, or detections of torchvision's form.
+
+    Where nothing is known of their values, which `options` say, they are taken for DETR's.
+    """
     shapes = {each.name: each.shape or () for each in outputs}
     boxes = [name for name, shape in shapes.items() if len(shape) in (2, 3) and shape[-1] == 4]
     if len(boxes) != 1:
@@ -252,14 +261,19 @@ def _several(outputs: Sequence[DeclaredOutput], classes: int | None) -> Guess | 
     scores = [each.name for each in flat if "float" in each.dtype]
     if len(labels) == len(scores) == 1:
         names = f"boxes: {box}, scores: {scores[0]}, labels: {labels[0]}"
+        for kind, rank in (("masks", 4), ("keypoints", 3)):  # torchvision's, one for each box
+            more = (
+                name for name, shape in shapes.items() if name.endswith(kind) and len(shape) == rank
+            )
+            names += "".join(f", {kind}: {name}" for name in more if len(shapes[box]) == 2)
         return Guess("boxes", None, f"{{boxes: {{{names}}}}}")
     tables = [name for name, shape in shapes.items() if name != box and len(shape) == 3]
     last = shapes[tables[0]][-1] if len(tables) == 1 and len(shapes[box]) == 3 else None
     if not isinstance(last, int):
         return None
-    background = classes is not None and last == classes + 1
+    background = "background" in options or (classes is not None and last == classes + 1)
     how = "softmax, background: last" if background else "sigmoid"
-    options = f"format: cxcywh, normalized: true, activation: {how}"
+    options = options or f"format: cxcywh, normalized: true, activation: {how}"
     names = f"boxes: {box}, scores: {tables[0]}"
     return Guess("boxes", last - background, f"{{boxes: {{{names}, {options}}}}}")
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from optcli.artifact import OUTPUT_TENSORS
-from optcli.outputs.describing import FileOutput
+from optcli.outputs.describing import MOST_ROWS, FileOutput
 from optcli.outputs.guessing import Probe
 
 if TYPE_CHECKING:
     import numpy as np
 
 _DETECTIONS = 6  # x1, y1, x2, y2, score and class
+_FRACTIONS = 2.0  # boxes in fractions of the image reach a little beyond it
 
 
 class _Tensor(BaseModel):
@@ -67,3 +68,25 @@ def probe_of(rows: np.ndarray) -> Probe | None:
     classes = rows[..., -1]
     whole = bool((classes == np.round(classes)).all()) and float(classes.min()) >= 0
     return Probe(largest, ordered and whole)
+
+
+def options_beside(outputs: Sequence[np.ndarray]) -> str:
+    """How to read boxes `[batch, n, 4]` and scores `[batch, n, classes]`, by what noise led to.
+
+    The options of `postprocess: {boxes: ...}`; empty for other outputs, and where scores are logits.
+    """
+    import numpy as np
+
+    form = [each.shape[:2] for each in outputs if each.ndim == 3 and np.isfinite(each).all()]
+    if len(outputs) != 2 or len(form) != 2 or form[0] != form[1]:
+        return ""
+    boxes, scores = sorted(outputs, key=lambda each: each.shape[-1] != 4)
+    if boxes.shape[-1] != 4 or scores.min() < 0 or scores.max() > 1:
+        return ""
+    options = [] if (boxes[..., 2:] >= boxes[..., :2]).all() else ["format: cxcywh"]
+    options += ["normalized: true"] if np.abs(boxes).max() <= _FRACTIONS else []
+    if scores.shape[-1] > 1 and np.allclose(scores.sum(axis=-1), 1, atol=1e-3):
+        mean = scores.mean(axis=(0, 1))  # most boxes of noise show the background
+        options.append("background: first" if mean[0] > mean[-1] else "background: last")
+    options += ["nms: 0.65"] if boxes.shape[1] > MOST_ROWS else []
+    return ", ".join(options)

@@ -22,12 +22,13 @@ from optcli.scaffold.looking import Looked, SourceLookRequest
 from optcli.scaffold.text import DraftModel, Preparing, prepared, why_not_judged, written
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import InputText, relative, safe_name, sized
-from optcli.settings import Settings, TensorSpec
+from optcli.settings import Settings, TensorSpec, batched
 from optcli.workers import confinement, run
 
 __all__ = ["Draft", "InputText", "draft"]
 
 _TIMEOUT_S = 600.0
+_ONE_IMAGE = "the batch is fixed at 1: an input of the model says the size of one image"
 _FILES = ("executorch", "exported", "litert", "onnx", "torchscript")  # sources that are one file
 
 
@@ -93,6 +94,7 @@ def draft(
     images = described(data, folder) if data is not None else None
     looked, arguments = _looked(kind, source, inputs, images)
     specs = sized(looked.inputs)
+    one = () if batched(specs) == batched(looked.inputs) else (_ONE_IMAGE,)
     resized = arguments != dict(model.arguments)  # to as many classes as the data have
     cached = None if own or "num_classes" in arguments else looked.cached
     trained = bool(own not in (None, RANDOM) or cached or looked.trained)
@@ -117,7 +119,7 @@ def draft(
         source=model.source,
         inputs=specs,
         variants=tuple(each.name for each in variants if not each.reason),
-        notes=(*looked.notes, *_notes(model, outputs, preparing, images, values, resized)),
+        notes=(*looked.notes, *one, *_notes(model, outputs, preparing, images, values, resized)),
     )
 
 

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from optcli.models.onnx_graphs.protobuf import element_name, inferred
 from optcli.models.sources import Source, SourceFacts
 from optcli.models.sources._network import OutputsOfBatchError
 from optcli.models.sources.hf import RANDOM
-from optcli.outputs import Probe, probe_of
+from optcli.outputs import Probe, options_beside, probe_of
 from optcli.scaffold import shapes
 from optcli.scaffold.inspection import executorch as executorch_inspection
 from optcli.scaffold.inspection import exported as exported_inspection
@@ -122,7 +122,7 @@ def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
 def _probed(
     path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[dict[str, Any]]
 ) -> Probe | None:
-    """What the first output of a detector holds for a noisy image."""
+    """What the outputs of a detector hold for a noisy image."""
     if len(inputs) != 1 or not outputs or len(outputs[0]["shape"] or ()) != 3:
         return None
     import numpy as np
@@ -132,7 +132,9 @@ def _probed(
     noise = np.random.default_rng(0).uniform(0, 255, spec.concrete(_batch(inputs))).astype(spec.dtype)
     with suppress(Exception):  # whatever the runtime cannot do with it: then nothing is known
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return probe_of(session.run(None, {spec.name: noise})[0])
+        found = session.run(None, {spec.name: noise})
+        probe = probe_of(found[0])
+        return None if probe is None else replace(probe, beside=options_beside(found))
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from optcli.data import hf
-from optcli.errors import InputError
+from optcli.errors import InputError, first_line
 from optcli.models.formats import torch_build, torch_libraries, torch_modules
 from optcli.models.formats import torchscript as torchscript_format
 from optcli.models.sources import _network
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _SIZES = (224, 32, 28, 64, 96, 128, 256, 299, 384, 416, 512, 640)
 # Channels, height and width; the preset of the preparation; weights that are here already.
 _LibraryInput = tuple[tuple[int, int, int], str | None, str | None]
-_HINT = 'say it: --input "image:float32[batch,3,224,224]", once for each input, in their order'
+_ONE = '--input "image:float32[batch,3,224,224]"'
+_HINT = f"say it: {_ONE}, once for each input, in their order"
 
 
 def image(size: tuple[int, int, int], name: str = "image") -> TensorSpec:
@@ -40,7 +41,13 @@ def from_file(tensor: dict[str, Any], bounds: dict[str, list[int]]) -> TensorSpe
 
     `bounds` holds the least and the largest size by the names in the file.
     """
-    if tensor["shape"] is None or not tensor["shape"]:
+    if tensor["shape"] == []:
+        raise InputError(
+            f"input {tensor['name']!r} is a single number, and inputs of recipes have dimensions",
+            place=tensor["name"],
+            hint="export the model with this number as a constant",
+        )
+    if tensor["shape"] is None:
         raise InputError(
             f"the file does not say the shape of {tensor['name']!r}",
             place=tensor["name"],
@@ -158,17 +165,22 @@ def _fitting(
     model: torch.nn.Module, names: list[str], place: str, notes: list[str]
 ) -> list[TensorSpec]:
     if len(names) > 1:
+        each = " ".join(_ONE.replace("image", name) for name in names)
         raise InputError(
             f"the network takes {len(names)} inputs ({', '.join(names)}), which cannot be guessed",
             place=place,
-            hint=_HINT,
+            hint=f"say the type and the shape of each: {each}",
         )
     name = names[0] if names else "image"
-    fitting = [candidate for candidate in _candidates(model, name) if _takes(model, candidate)]
+    candidates = _candidates(model, name)
+    whys = [_refused(model, candidate) for candidate in candidates]
+    fitting = [candidate for candidate, why in zip(candidates, whys, strict=True) if not why]
     if not fitting:
-        for candidate in _candidates(model, name):
+        for candidate in candidates:
             _network.require_tensors(model, {name: _zeros(candidate)})
-        raise InputError("no usual size of images fits the network", place=place, hint=_HINT)
+        raise InputError(
+            f"no usual size of images fits the network: {whys[0]}", place=place, hint=_HINT
+        )
     if len(fitting) > 1:
         others = ", ".join(str(candidate.shape[-1]) for candidate in fitting[1:4])
         notes.append(
@@ -200,15 +212,16 @@ def _candidates(model: torch.nn.Module, name: str) -> list[TensorSpec]:
     return [image((channels, size, size), name) for channels in (3, 1) for size in _SIZES]
 
 
-def _takes(model: torch.nn.Module, candidate: TensorSpec) -> bool:
+def _refused(model: torch.nn.Module, candidate: TensorSpec) -> str:
+    """Why a network does not take an input; empty where it does."""
     import torch
 
     try:
         with torch.no_grad():
             model(_zeros(candidate))
-    except Exception:  # whatever a network raises: it does not take this
-        return False
-    return True
+    except Exception as error:  # whatever a network raises: it does not take this
+        return f"{type(error).__name__}: {first_line(error)}"
+    return ""
 
 
 def _zeros(candidate: TensorSpec) -> torch.Tensor:

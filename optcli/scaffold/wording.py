@@ -66,22 +66,27 @@ def sized(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """The inputs; those that by their names say something of a single image beside them get a value.
 
     That is its size before it was resized, or after (`im_shape` of PaddleDetection), or the factor.
+    Where they are of one image whatever the batch of images, the batch is fixed at 1.
     """
     images = [spec for spec in inputs if len(spec.shape) == 4]
     if len(images) != 1:
         return tuple(inputs)
-    image = images[0]
+    image, others = images[0], [spec for spec in inputs if spec is not images[0]]
     size = None if any(isinstance(each, str) for each in image.shape[1:]) else image_size(images)
-    shapes = ((image.shape[0], 2), *([(2,)] if image.shape[0] == 1 else []))
     values = {
         spec.name: _of_image(spec, size)
-        for spec in inputs
-        if spec.shape in shapes and spec.dtype in ("int64", "int32", "float32")
+        for spec in others
+        if spec.shape in ((image.shape[0], 2), (1, 2), (2,))
+        and spec.dtype in ("int64", "int32", "float32")
     }
-    if any(spec is not image and values.get(spec.name) is None for spec in inputs):
+    if any(values.get(spec.name) is None for spec in others):
         return tuple(inputs)
+    one = image
+    if any(spec.shape[0] != image.shape[0] for spec in others):
+        ranges = {name: span for name, span in image.ranges.items() if name != image.batch_symbol}
+        one = image.model_copy(update={"shape": (1, *image.shape[1:]), "ranges": ranges})
     return tuple(
-        spec if spec is image else spec.model_copy(update={"value": values[spec.name]})
+        one if spec is image else spec.model_copy(update={"value": values[spec.name]})
         for spec in inputs
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from optcli.outputs import Probe, decoding, describe, guess
+from optcli.outputs import Probe, decoding, describe, guess, guessed_decoding
 from optcli.outputs.describing import of_one_sample
 from optcli.recipe import load
 from optcli.scaffold.inspection import Tensor
@@ -147,12 +147,32 @@ def test_outputs_of_boxes_beside_scores():
     found = guess(detr, [IMAGE], classes=79)
     assert found.postprocess == f"{{boxes: {{{names}, activation: softmax, background: last}}}}"
     assert found.count == 79
+    faces = outputs(scores=[1, 4420, 2], boxes=[1, 4420, 4])
+    options = "normalized: true, background: first, nms: 0.65"
+    found = guess(faces, [IMAGE], probe=Probe(1, rows=False, beside=options))
+    assert found.postprocess == f"{{boxes: {{boxes: boxes, scores: scores, {options}}}}}"
+    assert found.count == 1
     said = "{boxes: {boxes: boxes, scores: scores, labels: labels}}"
     for shapes in (
         {"boxes": ["n", 4], "labels": ["n"], "scores": ["n"]},
         {"labels": ["N", 300], "boxes": ["N", 300, 4], "scores": ["N", 300]},
     ):
         assert guess(outputs(**shapes), [IMAGE]).postprocess == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("masks", ["n", 1, 416, 416]), ("keypoints", ["n", 17, 3])]
+)
+def test_what_a_detector_of_torchvision_gives_for_each_box(kind, shape):
+    shapes = {"boxes": ["n", 4], "labels": ["n"], "scores": ["n"], kind: shape}
+    shapes[f"{kind}_scores"] = ["n", 17]
+    found = outputs(**shapes)
+    said = guess(found, [IMAGE]).postprocess
+    assert said == f"{{boxes: {{boxes: boxes, scores: scores, labels: labels, {kind}: {kind}}}}}"
+    # Without a recipe the boxes are looked at, and them alone.
+    settings = guessed_decoding(found, [IMAGE], None)
+    assert settings.boxes.labels == "labels"
+    assert settings.boxes.masks is settings.boxes.keypoints is None
 
 
 def test_every_decoding_is_one_that_a_recipe_may_have(tmp_path):
@@ -165,6 +185,7 @@ def test_every_decoding_is_one_that_a_recipe_may_have(tmp_path):
         (outputs([1, 300, 6]), {"probe": Probe(400, rows=True)}),
         (outputs(logits=["N", 300, 80], pred_boxes=["N", 300, 4]), {"classes": 79}),
         (outputs(boxes=["n", 4], labels=["n"], scores=["n"]), {}),
+        (outputs(boxes=["n", 4], labels=["n"], scores=["n"], keypoints=["n", 17, 3]), {}),
     ]
     (tmp_path / "m.onnx").write_bytes(b"x")
     for number, (shapes, more) in enumerate(seen):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from optcli.outputs import FileOutput, Probe, facts_of, guessed_decoding, of_facts
+from optcli.outputs import FileOutput, Probe, facts_of, guessed_decoding, of_facts, options_beside
 from optcli.settings import TensorSpec
 
 IMAGE = (TensorSpec(name="images", shape=("batch", 3, 96, 96)),)
@@ -64,3 +64,21 @@ def test_a_form_that_leaves_no_choice_suggests_a_decoding(shapes, probe, kind):
     if kind == "yolox":
         assert not found.yolox.decoded
         assert guessed_decoding(declared, IMAGE, Probe(90.0, False)).yolox.decoded
+
+
+@pytest.mark.parametrize(
+    ("boxes", "scores", "says"),
+    [
+        ([0.1, 0.2, 0.3, 0.4], [0.9, 0.1], "normalized: true, background: first, nms: 0.65"),
+        ([30, 40, 20, 10], [0.1, 0.2, 0.7], "format: cxcywh, background: last, nms: 0.65"),
+        ([10, 20, 30, 40], [0.2, 0.3], "nms: 0.65"),
+        ([0.1, 0.2, 0.3, 0.4], [3.0, -2.0], ""),  # logits, as DETR's
+        ([0.1, 0.2, 0.3], [0.9, 0.1], ""),
+    ],
+)
+def test_boxes_beside_scores_are_read_by_their_values(boxes, scores, says):
+    pair = [np.tile(np.float32(each), (1, 2000, 1)) for each in (scores, boxes)]
+    assert options_beside(pair) == says
+    few = [each[:, :300] for each in pair]
+    assert options_beside(few) == says.replace("nms: 0.65", "").removesuffix(", ")
+    assert options_beside(pair[:1]) == options_beside([*pair, pair[0]]) == ""

@@ -55,7 +55,12 @@ class Two(nn.Module):
 
 class Packed(Digits):
     def forward(self, batch):
-        return super().forward(batch["pixels"])
+        return super().forward(batch["pixels"]) * batch["weight"]
+
+
+class Together(nn.Module):
+    def forward(self, images):
+        return nn.functional.linear(images, images[0, 0, 0, 0, 0])
 
 
 class Sized(nn.Sequential):
@@ -127,6 +132,20 @@ def write_program_and_script(place: Path) -> None:
     torch.export.save(program, place / "program.pt2")
     network = user_code.load("nets.py:AnySize", place)().eval()
     torch.jit.trace(network, torch.zeros(1, 1, 32, 32)).save(place / "script.pt")
+
+
+def write_number(path: Path) -> None:
+    """A model with an input that has no dimension."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("image", ["N", 3, 8, 8]), ("share", []), ("scaled", ["N", 3, 8, 8]))
+    ]
+    node = helper.make_node("Mul", ["image", "share"], ["scaled"])
+    graph = helper.make_graph([node], "net", values[:2], values[2:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
 
 
 @pytest.mark.long
@@ -312,12 +331,17 @@ def test_large_images_come_in_small_batches(place):
         (1, True, "orig_im_size", "original_size"),
         ("batch", False, "image_size", "original_size"),
         ("batch", False, "points", None),
+        ("batch", True, "orig_im_size", "original_size"),
     ],
 )
 def test_an_input_for_the_size_of_the_image_gets_it(place, rows, whole, name, value):
     sized_detector.write_model(place / "sized.onnx", rows, whole=whole, name=name)
-    text = draft("sized.onnx", place).recipe
-    assert loaded(place, text).inputs[1].value == value
+    said = draft("sized.onnx", place)
+    text = said.recipe
+    inputs = loaded(place, text).inputs
+    assert inputs[1].value == value
+    assert inputs[0].shape[0] == (1 if whole else rows)
+    assert any("the batch is fixed at 1" in note for note in said.notes) == (whole and rows != 1)
     assert ("A GUESS: width, height" in text) == (value == "original_size_wh")
     assert ("A GUESS: height, width" in text) == (value == "original_size")
 
@@ -331,6 +355,9 @@ def test_the_inputs_of_paddle_detection_get_their_values():
     # Beside an input that says something else nothing is known.
     other = TensorSpec(name="points", shape=("b", 2), b=batch)
     assert sized([*inputs, other]) == (*inputs, other)
+    # Of one image, whatever the batch of images: the batch is 1.
+    alone = TensorSpec(name="scale_factor", shape=(1, 2))
+    assert [each.shape for each in sized([inputs[1], alone])] == [(1, 3, 64, 48), (1, 2)]
     # How large an image of any size is after the resize, nobody knows.
     varying = TensorSpec(name="image", shape=("b", 3, "h", "w"), b=batch)
     assert [each.value for each in sized([inputs[0], varying])] == [None, None]
@@ -354,12 +381,16 @@ def test_paths_are_relative_to_the_recipe(place):
         ("torchvision:resnt18", InputError, "no model 'resnt18'", "did you mean 'resnet18'?"),
         ("onnx:gone.onnx", InputError, "gone.onnx", "model.onnx"),
         ("nets.py:Gone", InputError, "defines no 'Gone'", ""),
-        ("nets.py:Two", InputError, "takes 2 inputs (image, mask)", "--input"),
+        ("nets.py:Two", InputError, "takes 2 inputs (image, mask)", '"mask:float32['),
         ("nets.py:Odd", InputError, "no usual size", "--input"),
-        ("nets.py:Packed", InputError, "takes a dict of its inputs", "wrap it"),
+        ("nets.py:Together", InputError, "fits the network: IndexError: too many", "--input"),
+        ("nets.py:Packed", InputError, "a dict of its inputs (it asks for 'pixels')", "wrap it"),
+        ("number.onnx", InputError, "'share' is a single number", "as a constant"),
     ],
 )
 def test_what_cannot_be_drafted(place, what, error, says, hint):
+    if what == "number.onnx":
+        write_number(place / what)
     with pytest.raises(error) as caught:
         draft(what, place)
     assert says in caught.value.message

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -160,19 +158,25 @@ def require_tensors(model: torch.nn.Module, feed: dict[str, torch.Tensor]) -> No
     """Raise `InputsError` where a network takes a container of its inputs in place of them."""
     import torch
 
-    first = next(iter(feed.values()), None)
     containers: dict[str, Any] = {
-        "a dict of its inputs": defaultdict(lambda: first, feed),
+        "a dict of its inputs": {},  # it asks for a key
         "a list of its inputs": [*feed.values()],
         "a list of images without the batch dimension": [each[0] for each in feed.values()],
     }
     for container, value in containers.items():
-        takes = False
-        with suppress(Exception), torch.no_grad():
-            takes = bool(flatten_outputs(model(value)))
+        asks = ""
+        try:
+            with torch.no_grad():
+                takes = bool(flatten_outputs(model(value)))
+        except KeyError as error:
+            # A tensor's index is no text.
+            takes = value == {} and isinstance(error.args[0], str)
+            asks = f" (it asks for {error})"
+        except Exception:  # whatever a network raises: it does not take this
+            takes = False
         if takes:
             raise InputsError(
-                f"the network's forward takes {container}, and can be given tensors only",
+                f"the network's forward takes {container}{asks}, and can be given tensors only",
                 place="inputs",
                 hint="wrap it: a module whose forward takes each tensor as an argument and passes on"
                 f" {container}",
