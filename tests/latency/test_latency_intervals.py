@@ -53,6 +53,22 @@ def test_the_median_of_one_launch_lies_in_its_interval_as_often_as_it_should(lau
     assert alone < 80
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [3, 5])
+def test_the_median_of_a_network_with_two_speeds_may_be_either(number):
+    """Half of the calls take twice as long, by their input: the launches' medians lie on both sides."""
+    rng = np.random.default_rng(11)
+
+    def two_speeds(launches):
+        noise = simulate(rng, 0.02, 0.03, 0.0, launches)
+        return noise * np.where(rng.random(noise.shape) < 0.5, 2.0, 1.0)
+
+    truth = percentile(two_speeds(2000), 0.5)
+    found = [launches.percentile_over_launches(list(two_speeds(number)), 0.5) for _ in range(100)]
+    assert sum(each.low <= truth <= each.high for each in found) >= 92
+    assert all(each.high > 1.5 * each.low for each in found), "a bound that says that nobody knows"
+
+
 @pytest.mark.parametrize("number", [2, 5, 24])
 @pytest.mark.parametrize("tails", [None, 3])
 def test_the_same_artifact_is_told_apart_as_seldom_as_it_should(number, tails):

@@ -203,9 +203,10 @@ def percentile_over_launches(launches: Sequence[Sequence[ArrayLike]], q: float) 
     """The q-quantile of all samples with an interval over launches and rounds.
 
     `launches` holds the rounds of each launch. The logarithms of the launches' own quantiles give an
-    interval around the common one. For other quantiles than the median it is widened to the interval
-    over all rounds: rare events make a tail, and some launches do not see them. With fewer than five
-    launches the interval of the median reaches down to the best launch, since other work only slows.
+    interval around the common one. It is widened to the interval over all rounds: rare events make a
+    tail, and some launches do not see them; and where a network has two speeds, the median may be
+    either. With fewer than five launches the interval of the median reaches down to the best launch,
+    since other work only slows.
     With one launch it is the interval over rounds, widened by what launches usually differ by.
     """
     rounds = [each for launch in launches for each in launch]
@@ -219,9 +220,9 @@ def percentile_over_launches(launches: Sequence[Sequence[ArrayLike]], q: float) 
     logs = [math.log(percentile(np.concatenate(launch), q)) for launch in map(list, launches)]
     centre, *ends = mean_interval(logs, _USUAL)
     lower, upper = (over_rounds.value * math.exp(end - centre) for end in ends)
-    if q != 0.5 and over_rounds.low is not None and over_rounds.high is not None:
+    if over_rounds.low is not None and over_rounds.high is not None:
         lower, upper = min(lower, over_rounds.low), max(upper, over_rounds.high)
-    elif len(launches) < _ENOUGH:
+    if q == 0.5 and len(launches) < _ENOUGH:
         lower = min(lower, math.exp(min(logs)))
     return Estimate(value=over_rounds.value, low=lower, high=upper)
 
