@@ -21,7 +21,15 @@ from optcli.data import Preparation
 from optcli.data.preset import resolved
 from optcli.data.reaches import far_apart
 from optcli.data.steps import written_out
-from optcli.errors import InputError, StepError, StoreError, TrustError, first_line, raised_as
+from optcli.errors import (
+    InputError,
+    MissingError,
+    StepError,
+    StoreError,
+    TrustError,
+    first_line,
+    raised_as,
+)
 from optcli.files.sample_cache import MEMORY_BYTES, SHARED_BYTES, CachedSampleSet, CachingSampleSet
 from optcli.models import formats, sources
 from optcli.observer import Silent
@@ -92,7 +100,7 @@ def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
                 made = _attempt(attempt, source, job, request.probe, comparison)
                 break
             except Exception as error:
-                if number == len(attempts):
+                if number == len(attempts) or isinstance(error, MissingError):
                     raise
                 traceback.print_exc()  # into the step's log
                 failures.append(f"{attempt!r}: {error}")

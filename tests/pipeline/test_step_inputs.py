@@ -4,6 +4,7 @@ import importlib.util
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,11 +13,11 @@ import pytest
 from optcli import passes
 from optcli.artifact import Format
 from optcli.environment import Needs
-from optcli.errors import StepError
+from optcli.errors import MissingError, StepError
 from optcli.files import digest
 from optcli.passes import Traits
 from optcli.passes.finetune import Finetune
-from optcli.pipeline import execute
+from optcli.pipeline import execute, step
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.messages import Call, Order, PassRequest, Written
@@ -164,6 +165,26 @@ def test_an_origin_without_a_copy_is_removed_where_a_step_changed_it(store):
         made(store, order_of(parent, origin, reads_origin=False), meddles)
     assert store.peek("artifact", "b" * 64) is None
     assert store.sound("artifact", "a" * 64) is not None
+
+
+@pytest.mark.parametrize(("error", "tries"), [(StepError("no"), 2), (MissingError("no"), 1)])
+def test_what_is_missing_is_not_tried_in_another_way(store, monkeypatch, error, tries):
+    parent = kept(store, "a")
+    request = order_of(parent, parent).call.request
+    tried = []
+
+    def attempt(one, *_):
+        tried.append(one)
+        raise error
+
+    monkeypatch.setattr(step, "configured_pass", lambda *_: passes.find("export_onnx")())
+    monkeypatch.setattr(step, "comparing", lambda *_: nullcontext())
+    monkeypatch.setattr(step, "_seed_everything", lambda _: None)
+    monkeypatch.setattr(step, "_attempt", attempt)
+    (parent.path / "out").mkdir()
+    with pytest.raises(type(error)):
+        step.make_artifact(replace(request, out=parent.path / "out"), None)
+    assert len(tried) == tries
 
 
 @pytest.mark.slow

@@ -210,7 +210,7 @@ def _samples(report: Report, named: Path | None, artifact: Artifact, *, ours: bo
     role = next((role for role in _ROLES if role in recipe.data), None)
     notes: tuple[str, ...] = ()
     if role is not None and recipe.digest != report.recipe.digest:
-        notes = ("the recipe differs from the one that was built (changed, or built with --set)",)
+        notes = ("the recipe differs from the one that was built (changed, --set or --no-latency)",)
     return Samples(
         data=recipe.data[role].for_model(artifact.facts) if role else None,
         decoding=decoding_of(recipe, artifact),
