@@ -17,10 +17,14 @@ from copied_modules import load
 from small_variants import onnx_model, variant
 
 import optcli
-from optcli.artifact import Format
-from optcli.data import DataSettings
+from optcli.artifact import Format, own_inputs
+from optcli.data import DataSettings, steps
 from optcli.errors import UsageError
-from optcli.pipeline.decoding import Decoding
+from optcli.observer import Silent
+from optcli.passes import Job
+from optcli.passes.embed_nms import EmbedNms
+from optcli.passes.embed_preparation import EmbedPreparation
+from optcli.pipeline.decoding import Decoding, own_postprocess
 from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
 from optcli.recipe import load as load_recipe
 from optcli.results.plan import Plan
@@ -161,6 +165,50 @@ def test_yolox_answers_boxes_one_image_at_a_time(shared: Path, tmp_path: Path) -
     for one, other in zip(answer["boxes"], alone["boxes"], strict=True):
         assert one["name"] == other["name"]
         np.testing.assert_allclose(one["box"], other["box"], atol=1e-2)
+
+
+@pytest.mark.slow
+def test_an_ensemble_leaves_out_what_is_inside_of_the_model(shared: Path, tmp_path: Path) -> None:
+    """A detector that prepares photographs of any size, and decodes its detections."""
+    place = shared / "datasets" / "coco_tiny_val"
+    file = shared / "models" / "yolox_nano.onnx"
+    spec = {"name": "images", "shape": (1, 3, 416, 416)}
+    prepare = {"letterbox": {"size": 416, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
+    source = {"source": f"coco:{place}", "prepare": prepare}
+    after = PostprocessSettings.model_validate({"yolox": {}})
+    plain = real(tmp_path, file, spec, source, decoding=Decoding(after, "recipe"))
+    built = whole(plain, tmp_path / "whole")
+    outside = repository_of(plain, tmp_path / "plain", 1)
+    repository_of(built, tmp_path / "out", 1)
+    config = model_configuration.read(tmp_path / "out" / "net-prepare" / "config.pbtxt")
+    assert [list(each.dims) for each in config.output] == [[1, -1, -1, 3], [1, 8]]
+    body = sorted((place / "images").iterdir())[0].read_bytes()
+    (answer,) = Served(tmp_path / "out").answers(body)
+    alone = own(outside, file, body, "images")
+    for one, other in zip(answer["boxes"][:5], alone["boxes"][:5], strict=True):
+        assert one["name"] == other["name"]
+        np.testing.assert_allclose(one["box"], other["box"], atol=2)
+
+
+def whole(built: BuiltVariant, folder: Path) -> BuiltVariant:
+    """The same variant with its decoding and its preparation inside, as the passes write it."""
+    data, decoding = built.samples.data, built.samples.decoding
+    assert data is not None
+    assert decoding is not None
+    prepare = {**steps.written_out(data.prepare), "layout": None}
+    artifact = built.artifact
+    for one in (EmbedNms(), EmbedPreparation(size="any")):
+        out = folder / type(one).__name__
+        out.mkdir(parents=True)
+        inputs = own_inputs(artifact.facts, built.inputs)
+        told = {"preparation": prepare, "postprocess": decoding.settings.detector}
+        job = Job(out=out, inputs=inputs, origin=artifact, observer=Silent(), **told)
+        made = one.run(artifact, job)
+        artifact = replace(artifact, path=out, facts={**artifact.facts, **made.facts})
+    rows = Decoding(own_postprocess(artifact.facts), "recipe")
+    samples = replace(built.samples, data=data.for_model(artifact.facts), decoding=rows)
+    inputs = own_inputs(artifact.facts, built.inputs)
+    return replace(built, artifact=artifact, inputs=inputs, samples=samples)
 
 
 @pytest.mark.slow
