@@ -76,8 +76,10 @@ class TorchCompile(Pass):
 
     def attempts(self) -> tuple[Pass, ...]:
         # Inductor of torch 2.15 mistakes the layout of frozen convolutions with channels last and a
-        # dynamic batch, and says so when it runs.
-        return (self, self.model_copy(update={"dynamic": False})) if self.dynamic else (self,)
+        # dynamic batch, and says so when it runs. Nor does it fuse frozen convolutions beside writes
+        # into tensors, as detectors of torchvision have them.
+        ways = (self, self.model_copy(update={"dynamic": False}))
+        return tuple(dict.fromkeys((*ways, ways[1].model_copy(update={"freezing": False}))))
 
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
@@ -106,7 +108,8 @@ class TorchCompile(Pass):
             torch_devices.prepare_compiling()
             model = torch_modules.on(model, device)
         with torch_compiled.own_copy(job.out) as cache:
-            hint = "try `mode: default` or `dynamic: false`"
+            hint = "leave the variant out: PyTorch does not compile this network"
+            hint = hint if self.mode == "default" else "try `mode: default`"
             with (
                 raised_as(StepError, "torch.compile failed", hint=hint, reason=_reason),
                 torch_compiled.compiling(cache, self.freezing),

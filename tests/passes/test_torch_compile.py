@@ -176,9 +176,11 @@ def test_without_a_compiler_it_says_what_to_install(tmp_path):
     assert "g++" in failure.value.hint
 
 
-def test_where_one_graph_for_all_sizes_fails_one_for_each_is_tried():
-    assert [each.dynamic for each in TorchCompile().attempts()] == [True, False]
-    assert TorchCompile(dynamic=False).attempts() == (TorchCompile(dynamic=False),)
+def test_where_compiling_fails_less_is_asked_of_it():
+    ways = [(True, True), (False, True), (False, False)]
+    for number, (dynamic, freezing) in enumerate(ways):
+        tried = TorchCompile(dynamic=dynamic, freezing=freezing).attempts()
+        assert [(each.dynamic, each.freezing) for each in tried] == ways[number:]
 
 
 def test_it_is_bound_to_the_machine_and_the_measured_sizes():
