@@ -53,7 +53,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         *BUILD, "report", "measure/queueing", "measure/roofline", "measure/profiling",
         "scaffold/inspection", "pipeline/model_files",
     },
-    "pipeline/model_files": {*BUILD, "pipeline", "scaffold", "scaffold/inspection"},
+    "pipeline/model_files": {
+        *BUILD, "pipeline", "measure/profiling", "scaffold", "scaffold/inspection",
+    },
     "pipeline/verification": {*BUILD, "pipeline", "pipeline/model_files"},
     "gate/baselines": {"store", "models/formats", "runners"},
     "gate": {

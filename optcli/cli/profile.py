@@ -63,7 +63,7 @@ def command(
     the trace.
     """
     from optcli.measure.profiling import document
-    from optcli.pipeline.profiled_variant import profile
+    from optcli.pipeline.model_files.built_variant import profile
 
     place = reports.find(recipe, artifacts)
     with Progress() as progress:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from optcli import environment
 from optcli.data import hf, layouts
 from optcli.data.collection import Collection, Finding
-from optcli.data.identity import disjoint
 from optcli.data.labels import LabelledItems, Labels, with_map
 from optcli.data.preparation import Preparation, other_values
+from optcli.data.selection import disjoint
 from optcli.data.settings import DataSettings
 from optcli.environment import version
 from optcli.errors import InputError, MissingError, did_you_mean, excerpt, raised_as

@@ -1,4 +1,4 @@
-"""Labels as the model numbers its classes: what `labels` of a recipe does to each target."""
+"""Labels as the model numbers its classes: what `labels` and `class_names` of a recipe say."""
 
 from __future__ import annotations
 
@@ -261,3 +261,23 @@ class LabelledItems(Items):
 
     def identity(self, index: int) -> tuple[str, str]:
         return self._items.identity(self._places[index])
+
+
+def class_names_in(folder: Path, file: str) -> tuple[str, ...]:
+    """The lines of a text file. Raises `InputError`."""
+    path = folder / regular_files.expanded(file)
+    hint = "write one name a line, that of label 0 first, in UTF-8"
+    try:
+        lines = regular_files.read(path).decode("utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot be read: {excerpt(reason, 200)}", place=str(path), hint=hint
+        ) from error
+    while lines and not lines[-1].strip():
+        lines.pop()
+    empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+    if empty is not None or not lines:
+        message = f"line {empty} is empty" if empty else "the file is empty"
+        raise InputError(message, place=str(path), hint=hint)
+    return tuple(line.strip() for line in lines)

@@ -6,11 +6,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from optcli.data import coco_classes
 from optcli.errors import InputError, counted, did_you_mean, excerpt, plural
 from optcli.settings.labels import LabelSettings
 
 _SHOWN = 5
+# In the order of their ids, as detectors number them: torchvision has the same list.
+_COCO_LIST = (
+    "person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, "
+    "fire hydrant, stop sign, parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, "
+    "bear, zebra, giraffe, backpack, umbrella, handbag, tie, suitcase, frisbee, skis, snowboard, "
+    "sports ball, kite, baseball bat, baseball glove, skateboard, surfboard, tennis racket, "
+    "bottle, wine glass, cup, fork, knife, spoon, bowl, banana, apple, sandwich, orange, "
+    "broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed, "
+    "dining table, toilet, tv, laptop, mouse, remote, keyboard, cell phone, microwave, oven, "
+    "toaster, sink, refrigerator, book, clock, vase, scissors, teddy bear, hair drier, toothbrush"
+)
+_COCO_NAMES = tuple(_COCO_LIST.split(", "))
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class _Numbered:
     def _orders(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         """Likely orders that are not the one of these names."""
         training = self.roles.get("training")
-        coco = coco_classes.NAMES
+        coco = _COCO_NAMES
         others: dict[str, Sequence[str]] = {
             "sorted by name": sorted(names),
             "sorted by name with numbers by their size": sorted(names, key=_by_number),
@@ -154,7 +165,7 @@ class _Numbered:
                 f"the model does not name its {self.model.count} classes, and those of the data are"
                 " COCO's: they are numbered as in COCO (class_names: [...] says another order)"
             )
-            return replace(model, names=coco_classes.NAMES, source="COCO")
+            return replace(model, names=_COCO_NAMES, source="COCO")
         related = any(own.map for own in self.said.values()) or any(
             model.find(name) is not None for of in roles.values() for name in of.names
         )
@@ -171,16 +182,16 @@ class _Numbered:
 
         Half of them are enough where the model has more: it then is refused that others are not.
         """
-        if self.model.count != len(coco_classes.NAMES) or any(
+        if self.model.count != len(_COCO_NAMES) or any(
             own.map or own.offset for own in self.said.values()
         ):
             return False
         judged = {role: of for role, of in roles.items() if role != "calibration"} or roles
         names = list(dict.fromkeys(name for of in judged.values() for name in of.names))
         ordered = any(of.numbered or list(of.names) != sorted(of.names) for of in judged.values())
-        if ordered and len(names) == len(coco_classes.NAMES):
+        if ordered and len(names) == len(_COCO_NAMES):
             return False
-        coco = ModelClasses(coco_classes.NAMES)
+        coco = ModelClasses(_COCO_NAMES)
         known = sum(not name.isdecimal() and coco.find(name) is not None for name in names)
         return known == len(names) or (len(names) < self.model.count and 2 * known >= len(names))
 

@@ -1,4 +1,4 @@
-"""Which samples of a source are taken: splits by a list of ids or by seed, and an even choice.
+"""Which samples of a source are taken (splits, an even choice), and which of two roles are the same.
 
 Standard library only: the choice is part of a key and must not move with a library's version.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from optcli.data.settings import DataSettings, Split
 from optcli.data.text_files import text_of
 from optcli.errors import InputError, counted, did_you_mean, excerpt
 from optcli.files import regular_files
+from optcli.sample import SampleSet
+
+Identity = tuple[str, str]
 
 
 def choose(settings: DataSettings, folder: Path, ids: Sequence[str], root: str = "") -> list[int]:
@@ -141,3 +144,55 @@ def _named(value: dict[str, Any], name: str | None, place: Path) -> Any:
 
 def _wrong(place: Path, message: str, hint: str) -> InputError:
     return InputError(message, place=str(place), hint=hint)
+
+
+def identities(samples: SampleSet) -> list[Identity]:
+    """(id, digest of the content) of every sample.
+
+    The content is what lies in the source, before preparation and without the label: a file's bytes, an
+    array's row, an item of a torchvision set. For other sample sets it is the prepared inputs.
+    """
+    identity_of = getattr(samples, "identity", None) or (lambda index: _of_inputs(samples, index))
+    return [identity_of(index) for index in range(len(samples))]
+
+
+def overlap(one: list[Identity], other: list[Identity]) -> list[tuple[str, str]]:
+    """The samples of `one` whose content is in `other` too: (id in one, id in other)."""
+    there = {digest: name for name, digest in reversed(other)}
+    return [(name, there[digest]) for name, digest in one if digest in there]
+
+
+def disjoint(roles: Mapping[str, SampleSet]) -> None:
+    """Raise `InputError` where `evaluation` shares a sample with any other role, by content."""
+    if "evaluation" not in roles or len(roles) < 2:
+        return
+    judged = identities(roles["evaluation"])
+    for role, samples in roles.items():
+        if role == "evaluation":
+            continue
+        shared = overlap(judged, identities(samples))
+        if shared:
+            few = ", ".join(
+                name if name == other else f"{name} = {other}" for name, other in shared[:3]
+            )
+            raise InputError(
+                f"evaluation and {role} share {len(shared)} of {len(judged)} samples by content: {few}"
+                + (", ..." if len(shared) > 3 else ""),
+                place="data",
+                hint=f"give evaluation and {role} different splits, or remove the copies",
+            )
+
+
+def _of_inputs(samples: SampleSet, index: int) -> Identity:
+    sample = samples[index]
+    return sample.id, digest_of(sample.inputs)
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """Digest of arrays and PIL images by their names."""
+    mark = hashlib.sha256()
+    for name, value in sorted(values.items()):
+        form = (value.mode, value.size) if hasattr(value, "mode") else (value.dtype, value.shape)
+        mark.update(f"{name}{form}".encode())
+        mark.update(value.tobytes())
+    return mark.hexdigest()

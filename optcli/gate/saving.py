@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from optcli.errors import UsageError, did_you_mean
 from optcli.gate import baselines
 from optcli.gate.baselines import BaselineVariant
-from optcli.pipeline.entries import artifact_of, lineage, made_by
 from optcli.pipeline.trusting import is_fetched
 from optcli.results import Report, first_wrong
 from optcli.settings import TensorSpec
@@ -54,9 +53,10 @@ def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[s
         requested = runner.get("requested") or {}
         if not isinstance(runner.get("name"), str) or not isinstance(requested, dict):
             raise _damaged(place, f"variants.{name}.runner: wanted a name and its options")
-        steps = made_by(entry, store)
-        own = own and not is_fetched(lineage(entry, store))
-        packed[name] = BaselineVariant(artifact_of(entry), runner["name"], requested, steps)
+        entries = entry.lineage(store.peek)
+        steps = tuple(each.step() for each in entries)
+        own = own and not is_fetched(entries)
+        packed[name] = BaselineVariant(entry.artifact(), runner["name"], requested, steps)
         inputs = tuple(TensorSpec.model_validate(spec) for spec in steps[-1]["inputs"])
     try:
         return baselines.save(path, packed, inputs, report, store, own=own)

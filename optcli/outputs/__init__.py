@@ -6,11 +6,9 @@ What judges, decodes or compares outputs asks here.
 
 from __future__ import annotations
 
-from optcli.outputs.classes import class_count, decoded_names
-from optcli.outputs.describing import FileOutput, SampleOutput, describe
+from optcli.outputs.describing import FileOutput, SampleOutput, class_count, decoded_names, describe
 from optcli.outputs.guessing import Guess, Probe, decoding, guess, guessed_decoding, meanings
-from optcli.outputs.meaning import WORDS, OutputMeaning, OutputPart
-from optcli.outputs.metadata import Exported, exported
+from optcli.outputs.meaning import WORDS, Exported, OutputMeaning, OutputPart, exported
 from optcli.outputs.seen import facts_of, of_facts, options_beside, probe_of
 
 __all__ = [

@@ -21,8 +21,7 @@ from optcli.outputs.describing import (
     of_exporter,
     of_one_sample,
 )
-from optcli.outputs.meaning import OutputMeaning, OutputPart, Source
-from optcli.outputs.metadata import Exported, exported
+from optcli.outputs.meaning import Exported, OutputMeaning, OutputPart, Source, exported
 from optcli.settings import TensorSpec, image_size
 from optcli.settings.outputs import OutputSettings
 from optcli.settings.postprocess import PostprocessSettings

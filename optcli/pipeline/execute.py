@@ -18,7 +18,6 @@ from optcli.observer import Observer
 from optcli.pipeline import ray_session
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.decoding import decoding_of, require_outputs
-from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.local_maker import LocalMaker, StepWorkers, log_of
 from optcli.pipeline.messages import (
     GROUND,
@@ -91,7 +90,7 @@ class StepResult:
     def artifact(self) -> Artifact:
         """The artifact that the step made. Only for a step that did not fail."""
         assert self.entry is not None
-        return artifact_of(self.entry)
+        return self.entry.artifact()
 
 
 def require_ray(ray: str | None, store: Store) -> None:
@@ -232,7 +231,7 @@ class Execution:
             entry, seconds = self._obtain(order, admission)
             require_trust(doubts_of(entry), label, trust=self._settings.trust)
             if step.parent is None:
-                require_outputs(self._plan.recipe, artifact_of(entry))
+                require_outputs(self._plan.recipe, entry.artifact())
         except OptcliError as error:
             error.place = error.place or label
             if not self._interrupted:  # else it was ourselves who killed it

@@ -32,7 +32,6 @@ NOT_COUNTED: Mapping[str, str] = {
     "measure/latency/verdicts.py": "judges figures that are kept, anew in every build",
     "observer.py": "tells people what happens",
     "files/digest.py": "makes keys",
-    "files/opened_files.py": "sees which files were read; changes none of them",
     "files/registry.py": "finds classes by name",
     "files/regular_files.py": "refuses what is no file; changes nothing that is read",
     "pipeline/admission.py": "refuses what was fetched; changes nothing that is taken",

@@ -12,8 +12,7 @@ from optcli import data, outputs
 from optcli.accuracy.metrics import reads
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
-from optcli.data.labels import with_map
-from optcli.data.names import names_in
+from optcli.data.labels import class_names_in, with_map
 from optcli.data.numbering import ModelClasses, Numbering, RoleClasses, numbered
 from optcli.models import sources
 from optcli.models.formats import exporter_metadata
@@ -178,7 +177,7 @@ def _request(recipe: Recipe, model: Artifact | None) -> LabelsRequest:
         folder=recipe.folder,
         data=dict(recipe.data),
         labels=recipe.labels and with_map(recipe.labels, recipe.folder),
-        class_names=names_in(recipe.folder, names) if isinstance(names, str) else names,
+        class_names=class_names_in(recipe.folder, names) if isinstance(names, str) else names,
         accuracy=recipe.accuracy,
         postprocess=recipe.postprocess,
         **known,

@@ -12,7 +12,7 @@ from optcli.accuracy import pictures
 from optcli.accuracy.metrics import reads
 from optcli.accuracy.pictures import PicturesRequest
 from optcli.artifact import Artifact
-from optcli.data.names import names_in
+from optcli.data.labels import class_names_in
 from optcli.errors import OptcliError, StoreError, raised_as
 from optcli.models.formats import exporter_metadata
 from optcli.pipeline.accuracy import EVALUATION, EvaluationContext, evaluations
@@ -66,7 +66,7 @@ def _kept_or_drawn(
     recipe, store = plan.recipe, context.store
     names = recipe.class_names
     if isinstance(names, str):
-        names = names_in(recipe.folder, names)
+        names = class_names_in(recipe.folder, names)
     names = names or decoding_of(recipe, artifacts[plan.baseline]).class_names
     keys, score = evaluations(plan, artifacts, context)
     deciding = {

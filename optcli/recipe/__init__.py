@@ -7,7 +7,7 @@ found out, `option_problems` and `check_formats` check those.
 
 from __future__ import annotations
 
-from optcli.recipe.chains import passes_between
+from optcli.recipe.consistency import passes_between
 from optcli.recipe.loading import as_written, check_formats, load, option_problems
 from optcli.recipe.models import PassUse, Recipe, RunnerUse, Variant
 from optcli.recipe.names import name_of

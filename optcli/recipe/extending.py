@@ -8,11 +8,9 @@ from pathlib import Path
 
 from optcli.errors import excerpt
 from optcli.files import regular_files
-from optcli.recipe.budget import ReadingBudget
-from optcli.recipe.nodes import Node, Place, Problems
-from optcli.recipe.placeholders import substituted
+from optcli.recipe.nodes import Node, Place, Problems, ReadingBudget
+from optcli.recipe.placeholders import substituted, written_out
 from optcli.recipe.reading import read
-from optcli.recipe.short_forms import written_out
 
 _MOST_FILES = 100
 _SUFFIXES = (".yaml", ".yml")

@@ -11,15 +11,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from optcli.artifact import Format
-from optcli.errors import Problem, RecipeError, did_you_mean
+from optcli.errors import Problem, RecipeError
 from optcli.models import sources
 from optcli.passes import Traits
-from optcli.recipe.chains import chain_problems
-from optcli.recipe.consistency import check_together
+from optcli.recipe.consistency import chain_problems, check_devices, check_together
 from optcli.recipe.extending import Extending
 from optcli.recipe.matrix import expanded
 from optcli.recipe.models import MatrixEntry, ModelSettings, PassUse, Recipe, digest_of
-from optcli.recipe.names import name_problem
 from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.overrides import override
 from optcli.recipe.rebasing import Rebasing
@@ -27,7 +25,6 @@ from optcli.recipe.sections import read_sections, roles_of
 from optcli.recipe.validation import found, note
 from optcli.recipe.variants import VariantReader
 from optcli.settings import batch_range
-from optcli.settings.devices import HERE, DeviceSettings
 from optcli.settings.latency import LatencySettings
 
 
@@ -167,60 +164,3 @@ def _placed(value: Any, place: Place) -> Node:
     if isinstance(value, list | tuple):
         return Node(tuple(_placed(item, place) for item in value), place)
     return Node(value, place)
-
-
-def check_devices(
-    recipe: Node, sections: Mapping[str, Any], variants: Mapping[str, Node], problems: Problems
-) -> None:
-    """Note devices whose names are no folder's, and lists of devices that name unknown ones.
-
-    `variants` are the variants as they are written.
-    """
-    devices: dict[str, DeviceSettings] | None = sections.get("devices")
-    if devices is None:  # something in them is wrong already
-        return
-    listed = recipe.get("devices")
-    seen: dict[str, str] = {}
-    for name, node in listed.items() if listed is not None else ():
-        wrong = name_problem(name)
-        if name == HERE and not devices[name].is_here:
-            other = "ssh" if devices[name].ssh else "ray"
-            wrong = (f"{HERE} is the machine that runs optcli, found {other}", "choose another name")
-        elif name.lower() in seen:
-            wrong = (f"it differs from {seen[name.lower()]!r} in capitals only", "rename one of them")
-        if wrong is not None:
-            problems.add(node.start, f"the device {found(name)}: {wrong[0]}", wrong[1])
-        seen.setdefault(name.lower(), name)
-    for section in ("latency", "gate"):
-        _listed(recipe.get(section), f"{section}.devices", devices, problems)
-    for name, node in variants.items():
-        _listed(node, f"devices of {name}", devices, problems)
-
-
-def _listed(
-    owner: Node | None, where: str, devices: Mapping[str, DeviceSettings], problems: Problems
-) -> None:
-    """Names in a list of devices: known, and no machine twice."""
-    node = None if owner is None else owner.get("devices")
-    machines: dict[str | None, str] = {}
-    for item in node.elements() if node is not None else ():
-        name = item.value
-        if not isinstance(name, str):
-            continue
-        if name not in devices and name != HERE:
-            message = f"{where}: there is no device {found(name)}"
-            known = [*devices, *([] if HERE in devices else [HERE])]
-            problems.add(item.place, message, _meant(name, known))
-            continue
-        is_here = name == HERE or devices[name].is_here
-        machine = HERE if is_here else name
-        if machine in machines:
-            other = machines[machine]
-            same = "is named twice" if other == name else f"is the same machine as {other!r}"
-            problems.add(item.place, f"{where}: {name!r} {same}", "name each machine once")
-        machines.setdefault(machine, name)
-
-
-def _meant(name: str, known: list[str]) -> str:
-    near = did_you_mean(name, known)
-    return near if "did you mean" in near else f"{near}; add it to devices: {{{name}: {{ray: ...}}}}"

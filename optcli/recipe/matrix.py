@@ -16,10 +16,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from optcli.recipe.budget import MOST_VALUES, size
-from optcli.recipe.nodes import Node, Problems
-from optcli.recipe.placeholders import substituted
-from optcli.recipe.short_forms import written_out
+from optcli.recipe.nodes import MOST_VALUES, Node, Problems, size
+from optcli.recipe.placeholders import substituted, written_out
 from optcli.recipe.validation import found, unknown_keys
 
 # Of one entry, and of all of them together: variants, and the values in what they say.

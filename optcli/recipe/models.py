@@ -29,7 +29,6 @@ from optcli.settings.references import (
     SourceReference,
     WeightsReference,
 )
-from optcli.settings.report import ReportSettings
 from optcli.settings.slo import SloSettings
 from optcli.settings.tuning import TuneSettings
 
@@ -139,6 +138,16 @@ class MatrixEntry(Settings):
 
     over: dict[str, tuple[Any, ...]] = Field(description="values by name")
     variant: Any = Field(description="the variant to write for each combination")
+
+
+class ReportSettings(Settings):
+    """What the report of a build shows beside its figures."""
+
+    pictures: bool = Field(
+        True,
+        description="false: no evaluation image is drawn into the report, and pictures of earlier"
+        " builds are removed",
+    )
 
 
 class Recipe(Settings):

@@ -18,6 +18,10 @@ from optcli.errors import Problem, excerpt
 _MOST_PROBLEMS = 100
 # Values are cut where they are quoted; this is for what is put together of many.
 _MOST_SAID = 1000
+MOST_BYTES = 256 * 1024
+MOST_VALUES = 20_000
+# Merging is quicker than reading, and a recipe in five layers merges what lies below five times.
+_MOST_MERGED = 5 * MOST_VALUES
 
 
 @dataclass(frozen=True)
@@ -133,3 +137,40 @@ class Problems:
             self._problems.values(), key=lambda p: (self._files.get(p.file, last), p.line, p.column)
         )
         return [*ordered, *self._more]
+
+
+class ReadingBudget:
+    """What is left to one recipe. `bytes` are of text that may still be read."""
+
+    def __init__(self) -> None:
+        self.bytes = MOST_BYTES
+        self._written = self._values = MOST_VALUES
+        self._merged = _MOST_MERGED
+
+    def write(self) -> bool:
+        """Count one key or value as it is written; False where there are too many."""
+        self._written -= 1
+        return self._written >= 0
+
+    def value(self) -> bool:
+        """Count one value, those that an alias repeats each time; False where there are too many."""
+        self._values -= 1
+        return self._values >= 0
+
+    def merge(self, node: Node) -> bool:
+        """Count what is extended, each time it is; False where it is too much."""
+        self._merged -= size(node, self._merged + 1)
+        return self._merged >= 0
+
+
+def size(node: Node, most: int) -> int:
+    """How many values a node has, itself included; `most` where it has more."""
+    count, waiting = 0, [node]
+    while waiting and count < most:
+        count += 1
+        value = waiting.pop().value
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, tuple):
+            waiting.extend(value)
+    return count

@@ -6,11 +6,9 @@ import re
 from dataclasses import replace
 
 from optcli.errors import did_you_mean, excerpt
-from optcli.recipe.budget import ReadingBudget
-from optcli.recipe.nodes import Node, Place, Problems
-from optcli.recipe.placeholders import substituted
+from optcli.recipe.nodes import Node, Place, Problems, ReadingBudget
+from optcli.recipe.placeholders import substituted, written_out
 from optcli.recipe.reading import parse
-from optcli.recipe.short_forms import written_out
 from optcli.recipe.validation import found
 
 # Their keys are names that the recipe gives: one that it does not give is a slip of the pen.

@@ -11,8 +11,7 @@ from typing import Any
 
 from optcli.errors import did_you_mean, excerpt
 from optcli.files import regular_files
-from optcli.recipe.budget import MOST_BYTES, MOST_VALUES, ReadingBudget
-from optcli.recipe.nodes import Node, Place, Problems
+from optcli.recipe.nodes import MOST_BYTES, MOST_VALUES, Node, Place, Problems, ReadingBudget
 
 # Far more than any recipe needs: what lies beyond is a mistake or an attack.
 _MOST_DEPTH = 50

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from optcli.errors import StoreError
 from optcli.files import digest, regular_files
 from optcli.files.digest import FileDigests
 from optcli.store import disk
+
+if TYPE_CHECKING:
+    from optcli.artifact import Artifact
 
 SCHEMA = 1
 FACTS = "entry.json"
@@ -45,6 +49,34 @@ class Entry:
     def last_used(self) -> float:
         """When it was last handed out, in seconds since 1970; 0 where it is gone."""
         return disk.modified(self.path.parent / FACTS)
+
+    def artifact(self) -> Artifact:
+        """The artifact that a step put into the store."""
+        from optcli.artifact import Artifact, Format
+
+        record = self.record
+        return Artifact(
+            self.key,
+            Format(record["format"]),
+            self.path,
+            record["precision"],
+            self.size_bytes,
+            self.digest,
+            record["facts"],
+        )
+
+    def step(self) -> dict[str, Any]:
+        """What made it: its key and the ingredients of that."""
+        return {"key": self.key, **self.ingredients}
+
+    def lineage(self, find: Callable[[str, str], Entry | None]) -> tuple[Entry, ...]:
+        """The results that led to an artifact, the source first, itself last.
+
+        `find` gives an entry by kind and key. Those before one that it does not find are left out.
+        """
+        parent = self.ingredients.get("parent")
+        before = find("artifact", parent) if parent else None
+        return (*(before.lineage(find) if before is not None else ()), self)
 
 
 def key_of(ingredients: dict[str, Any]) -> str:

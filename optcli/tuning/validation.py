@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli import data
 from optcli.data import DataSettings
-from optcli.data.identity import identities, overlap
+from optcli.data.selection import identities, overlap
 from optcli.data.settings import Split
 from optcli.errors import UsageError
 from optcli.recipe import Recipe

@@ -4,7 +4,7 @@ import pytest
 from generated import picture
 from PIL import Image
 
-from optcli.data.layouts._agreement import AnnotatedImage, disagreements
+from optcli.data.layouts._annotated import AnnotatedImage, disagreements
 
 
 def image(folder, name, size, annotated, orientation=None, boxes=()):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from optcli.data import coco_classes
+from optcli.data import numbering
 from optcli.data.numbering import ModelClasses, RoleClasses, numbered
 from optcli.errors import InputError
 from optcli.settings.labels import LabelSettings
@@ -124,9 +124,9 @@ def test_classes_of_coco_that_say_no_order_have_that_of_coco():
     assert maps(numbered(of_coco, ModelClasses(count=80), {}))["evaluation"] == numbers
     assert maps(numbered(roles(evaluation=VOC), ModelClasses(count=5), {}))["evaluation"] is None
     every = numbered(
-        {"evaluation": RoleClasses(tuple(sorted(coco_classes.NAMES)))}, ModelClasses(count=80), {}
+        {"evaluation": RoleClasses(tuple(sorted(numbering._COCO_NAMES)))}, ModelClasses(count=80), {}
     )
-    assert every.roles["evaluation"].classes == coco_classes.NAMES
+    assert every.roles["evaluation"].classes == numbering._COCO_NAMES
     assert "sorted by name" in every.orders
     digits = roles(evaluation=" ".join(map(str, range(9))))
     assert maps(numbered(digits, ModelClasses(count=80), {}))["evaluation"] is None
@@ -201,12 +201,12 @@ def test_the_names_of_coco_are_those_of_torchvision():
     categories = FasterRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"]
     assert (
         tuple(name for name in categories if name not in ("__background__", "N/A"))
-        == coco_classes.NAMES
+        == numbering._COCO_NAMES
     )
 
 
 def test_the_order_of_coco_is_one_of_them_for_its_80_names():
-    names = coco_classes.NAMES
+    names = numbering._COCO_NAMES
     as_they_are = {"evaluation": RoleClasses(names)}
     assert "COCO's own" not in numbered(as_they_are, ModelClasses(count=80), {}).orders
     by_name = {"evaluation": RoleClasses(tuple(sorted(names)), numbered=True)}

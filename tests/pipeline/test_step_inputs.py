@@ -18,7 +18,6 @@ from optcli.files import digest
 from optcli.passes import Traits
 from optcli.passes.finetune import Finetune
 from optcli.pipeline import execute, step
-from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.messages import Call, Order, PassRequest, Written
 from optcli.settings import TensorSpec
@@ -47,8 +46,8 @@ def order_of(parent, origin, **traits):
         seed=0,
         batch_sizes=(1,),
         traits=replace(Traits("name", {}, (Format.ONNX,), {Format.ONNX: Format.ONNX}), **traits),
-        parent=artifact_of(parent),
-        origin=artifact_of(origin),
+        parent=parent.artifact(),
+        origin=origin.artifact(),
         data={},
     )
     call = Call("optcli.pipeline.step:make_artifact", request, Written)

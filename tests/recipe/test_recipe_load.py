@@ -20,8 +20,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, RecipeError
 from optcli.passes import Traits
 from optcli.recipe import PassUse, Recipe, check_formats, load, option_problems
-from optcli.recipe.budget import ReadingBudget
-from optcli.recipe.nodes import Problems
+from optcli.recipe.nodes import Problems, ReadingBudget
 from optcli.recipe.reading import read
 
 Loaded = Callable[..., Recipe]

@@ -10,8 +10,7 @@ import pytest
 
 from optcli.errors import RecipeError
 from optcli.recipe import load
-from optcli.recipe.budget import ReadingBudget
-from optcli.recipe.nodes import Problems
+from optcli.recipe.nodes import Problems, ReadingBudget
 from optcli.recipe.reading import parse
 
 HEAD = """\

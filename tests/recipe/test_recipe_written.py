@@ -317,8 +317,7 @@ def test_the_schema_knows_every_pass_and_runner_with_its_options(fakes: None) ->
 
 def test_the_schema_accepts_the_good_recipe_and_refuses_unknown_keys(fakes: None, folder: Path) -> None:
     validator = imported("jsonschema").Draft202012Validator(schema())
-    from optcli.recipe.budget import ReadingBudget
-    from optcli.recipe.nodes import Problems
+    from optcli.recipe.nodes import Problems, ReadingBudget
     from optcli.recipe.reading import read
 
     def plain() -> dict[str, object]:

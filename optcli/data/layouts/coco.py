@@ -10,8 +10,7 @@ from typing import Any
 
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import folders_in, is_image
-from optcli.data.layouts._agreement import AnnotatedImage, disagreements
-from optcli.data.layouts._annotated import Annotated, AnnotatedItems
+from optcli.data.layouts._annotated import Annotated, AnnotatedImage, AnnotatedItems, disagreements
 from optcli.data.layouts._coco_annotations import Annotations, read
 from optcli.data.selection import choose, split_digest
 from optcli.errors import InputError, counted, excerpt

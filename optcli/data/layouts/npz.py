@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from optcli.data.collection import Collection, Finding, Item, Items
-from optcli.data.identity import digest_of
-from optcli.data.selection import choose, split_digest
+from optcli.data.selection import choose, digest_of, split_digest
 from optcli.errors import InputError, TrustError, did_you_mean, excerpt
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests

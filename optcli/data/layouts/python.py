@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli.data.collection import Collection, Finding, Item, Items
-from optcli.data.identity import digest_of
-from optcli.data.selection import choose, split_digest
+from optcli.data.selection import choose, digest_of, split_digest
 from optcli.errors import InputError, excerpt, first_line
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests

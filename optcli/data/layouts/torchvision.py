@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from optcli.data.collection import Collection, Finding, Item, Items
-from optcli.data.identity import digest_of
-from optcli.data.selection import choose, split_digest
+from optcli.data.selection import choose, digest_of, split_digest
 from optcli.environment import Needs
 from optcli.errors import InputError, did_you_mean
 from optcli.files import regular_files

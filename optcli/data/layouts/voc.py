@@ -13,8 +13,7 @@ from xml.etree.ElementTree import Element
 
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import folders_down_to, id_of, is_image, passed_over
-from optcli.data.layouts._agreement import AnnotatedImage, disagreements
-from optcli.data.layouts._annotated import Annotated, AnnotatedItems
+from optcli.data.layouts._annotated import Annotated, AnnotatedImage, AnnotatedItems, disagreements
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of, xml_of
 from optcli.errors import InputError, did_you_mean, excerpt

@@ -12,8 +12,7 @@ from typing import Any
 
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import id_of, images_below, passed_over, size_of
-from optcli.data.layouts._agreement import AnnotatedImage, disagreements
-from optcli.data.layouts._annotated import Annotated, AnnotatedItems
+from optcli.data.layouts._annotated import Annotated, AnnotatedImage, AnnotatedItems, disagreements
 from optcli.data.layouts._yolo_description import (
     OTHER_NAMES,
     YoloDescription,

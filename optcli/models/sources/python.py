@@ -2,14 +2,17 @@
 
 The callable is a class or function that returns an `nn.Module`; `arguments` are passed to it by name.
 The code and every local module it imports are copied into the artifact, so that a later edit does
-not change an old artifact.
+not change an old artifact. A file that the code opens by itself is refused: it is in no key, and optcli
+would reuse an old result after a change of it.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +20,7 @@ from optcli import environment
 from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.errors import InputError, shown_path
-from optcli.files import opened_files
+from optcli.files import regular_files
 from optcli.files.digest import FileDigests
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_build, torch_weights
@@ -26,6 +29,15 @@ from optcli.settings import TensorSpec, user_code
 
 if TYPE_CHECKING:
     import torch
+
+_CODE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll")
+# What installers write beside a package: the interpreter finds entry points and versions by it.
+_INSTALLERS = (".egg-info", ".dist-info")
+_METADATA = ("entry_points.txt", "METADATA", "PKG-INFO", "RECORD", "top_level.txt")
+_WRITING = os.O_WRONLY | os.O_RDWR
+# An audit hook cannot be taken away again: there is one, which tells whoever watches.
+_watching: list[list[str]] = []
+_hooked: list[bool] = []
 
 
 class PythonSource(Source):
@@ -68,7 +80,7 @@ class PythonSource(Source):
             # Before the user's code runs: weights that cannot be trusted stop everything.
             path = _network.weights_path(self.folder, self.weights)
             checkpoint = torch_weights.read_checkpoint(path, self.weights_key)
-        with opened_files.watched() as opened:
+        with _watched() as opened:
             model = self._built(source, code)
         self._refuse_unseen(opened, out)
         if self.weights is not None:
@@ -85,7 +97,7 @@ class PythonSource(Source):
         """Raise `InputError` where the network has read a file that no key holds."""
         recipe_files = [_network.weights_path(self.folder, self.weights)] if self.weights else []
         folders = (self.folder, Path.cwd())
-        project_files = opened_files.of_project(opened, folders, recipe_files)
+        project_files = _project_files(opened, folders, recipe_files)
         unseen = [path for path in project_files if not path.is_relative_to(os.path.realpath(out))]
         if unseen:
             raise InputError(
@@ -113,3 +125,50 @@ class PythonSource(Source):
         except (TypeError, ValueError):
             return ""
         return next((name for name in names if "classes" in name), "")
+
+
+@contextmanager
+def _watched() -> Iterator[list[str]]:
+    """The paths, as they were given, of all that this process opens to read as long as the block runs.
+
+    By Python's own `open` and `os.open`; what a library opens in C is not seen.
+    """
+    if not _hooked:
+        _hooked.append(True)
+        sys.addaudithook(_note_opened)
+    paths: list[str] = []
+    _watching.append(paths)
+    try:
+        yield paths
+    finally:
+        _watching.remove(paths)
+
+
+def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or not _watching:
+        return
+    path, _, flags = arguments
+    if isinstance(path, str | bytes | os.PathLike) and not (flags or 0) & _WRITING:
+        for paths in _watching:
+            paths.append(os.fsdecode(path))
+
+
+def _project_files(
+    paths: Sequence[str], folders: Sequence[Path], recipe_files: Sequence[Path]
+) -> list[Path]:
+    """Which of these are files of a person's project: below one of its folders, and no code.
+
+    What is hidden (`.cache`, `.venv`) or installed is not the project's. `recipe_files` are those
+    that the recipe names.
+    """
+    tops = [Path(os.path.realpath(folder)) for folder in folders]
+    named = {os.path.realpath(path) for path in recipe_files}
+    files: dict[Path, None] = {}
+    for path in map(os.path.realpath, paths):
+        inside = [Path(path).relative_to(top).parts for top in tops if Path(path).is_relative_to(top)]
+        hidden = any(part.startswith(".") or part == "site-packages" for i in inside for part in i)
+        metadata = Path(path).parent.name.endswith(_INSTALLERS) and Path(path).name in _METADATA
+        other = hidden or path in named or path.endswith(_CODE_SUFFIXES) or metadata
+        if inside and not other and regular_files.is_file(path):
+            files[Path(path)] = None
+    return list(files)

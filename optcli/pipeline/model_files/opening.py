@@ -12,7 +12,6 @@ from optcli.files import digest
 from optcli.models.engines.sidecar import FILE as SIDECAR
 from optcli.models.formats import model_files
 from optcli.pipeline import view
-from optcli.pipeline.entries import lineage, made_by
 from optcli.pipeline.model_files.laying_out import LaidOut, LayoutRequest
 from optcli.pipeline.trusting import doubts_of, is_fetched, is_from_file, require_trust
 from optcli.scaffold.inspection import Target, resolve
@@ -110,16 +109,16 @@ def trusting(target: Target, store: Store, *, trust: bool) -> Target:
         ) from error
     require_trust(doubts_of(entry), str(target.path), trust=trust)
     about = {**target.about, **{name: entry.record[name] for name in _OURS if name in entry.record}}
-    steps = made_by(entry, store)
-    if steps[0].get("step") == "source":  # else its parents were collected
-        about["made_by"] = list(steps)
+    entries = entry.lineage(store.peek)
+    if entries[0].ingredients.get("step") == "source":  # else its parents were collected
+        about["made_by"] = [each.step() for each in entries]
     return replace(
         target,
         format=str(about["format"]),
         about=about,
         trusted=trust,
         own=not entry.origin or about["format"] not in CODE,
-        descends=is_fetched(lineage(entry, store)),
+        descends=is_fetched(entries),
     )
 
 

@@ -16,7 +16,6 @@ from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, sho
 from optcli.files.digest import of_value
 from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
-from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.trusting import (
     USERS,
     brings_python,
@@ -229,13 +228,13 @@ def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool
     entries = _chain(report, name, store)
     from_file = is_from_file([entries[0].ingredients]) or is_fetched(entries)
     free = USERS if from_file and brings_python(recipe) else ""
-    if any(artifact_of(entry).format in SCANNED for entry in entries):
+    if any(entry.artifact().format in SCANNED for entry in entries):
         require_trust_without_wall(free, name, trust=trust)
     from_file = from_file and not free
 
     def opened(entry: Entry) -> Artifact:
         require_trust(doubts_of(entry), name, trust=trust)
-        return opened_as(artifact_of(entry), from_file=from_file, trust=trust)
+        return opened_as(entry.artifact(), from_file=from_file, trust=trust)
 
     artifacts = [opened(entry) for entry in entries]
     for last in range(len(artifacts) - 1, 0, -1):  # such as AOTInductor: by what it was made from
@@ -250,21 +249,14 @@ def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool
     return ModelPair(opened(_chain(report, report.baseline, store)[-1]), artifacts[-1])
 
 
-def _chain(report: Report, name: str, store: Store) -> list[Entry]:
+def _chain(report: Report, name: str, store: Store) -> tuple[Entry, ...]:
     """The artifacts that led to a variant's, its own last."""
     summary = report.variants[name].artifact
-    entries: list[Entry] = []
-    key = summary.key if summary is not None else None
-    while key:
-        entry = store.get("artifact", key)
-        if entry is None:
-            break
-        entries.insert(0, entry)
-        key = entry.ingredients.get("parent")
-    if not entries:
+    entry = store.get("artifact", summary.key) if summary is not None else None
+    if entry is None:
         raise UsageError(
             f"the store no longer has the artifact of {name}",
             place=str(store.root),
             hint=f"run `optcli build {report.recipe.path}` again, or name its --store",
         )
-    return entries
+    return entry.lineage(store.get)

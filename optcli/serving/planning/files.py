@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 from optcli.errors import InputError, RecipeError
 from optcli.measure.queueing.arrivals import ANY_RATE, parse
 from optcli.measure.queueing.curve import Curve
-from optcli.recipe.budget import ReadingBudget
-from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
+from optcli.recipe.nodes import Node, Place, Problems, ReadingBudget, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
 from optcli.recipe.validation import checked, found

@@ -15,7 +15,7 @@ from typing import Any
 from optcli import data
 from optcli.accuracy.metrics import reads
 from optcli.data import DataSettings, Preparation
-from optcli.data.names import names_in
+from optcli.data.labels import class_names_in
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
 from optcli.data.steps import written_out
@@ -259,7 +259,7 @@ def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None,
     """The names of the classes, and why there are none."""
     said = samples.class_names
     if said is not None:
-        names = said if isinstance(said, tuple) else names_in(samples.folder, said)
+        names = said if isinstance(said, tuple) else class_names_in(samples.folder, said)
         if count is not None and len(names) != count:
             raise InputError(
                 f"the recipe names {counted(len(names), 'class', 'classes')}, the model has {count}",
