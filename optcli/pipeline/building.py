@@ -11,10 +11,12 @@ from pathlib import Path
 from optcli import environment
 from optcli.errors import InputError, OptcliError
 from optcli.observer import Observer, Silent
-from optcli.pipeline import device_reports, labels, on_devices, pictures, plan, report_files, view
+from optcli.pipeline import device_reports, labels, on_devices, pictures, report_files, view
 from optcli.pipeline.accuracy import EvaluationContext, judge
 from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
 from optcli.pipeline.making import Phases, made_by, make, planned
+from optcli.pipeline.places import MeasuringContext
+from optcli.pipeline.plan import at_home
 from optcli.recipe import Recipe
 from optcli.results import Report
 from optcli.results.serving import ServingChoice
@@ -56,15 +58,15 @@ def build(
         initial_plan = planned(Path(recipe), store, overrides, only)
         labels.say(initial_plan.recipe, observer)
         if settings.at_home:
-            initial_plan = replace(initial_plan, recipe=plan.at_home(initial_plan.recipe))
+            initial_plan = replace(initial_plan, recipe=at_home(initial_plan.recipe))
         folder = (artifacts or Path("artifacts")).absolute() / initial_plan.recipe.name
         devices_reached = stack.enter_context(
             on_devices.reached(settings.ray, initial_plan, store, observer)
         )
         made = make(initial_plan, store, observer, settings, phases, remeasure=remeasure)
-        to_do, built = made.plan, made.artifacts
+        plan, built = made.plan, made.artifacts
         with view.alone(folder, observer):
-            for variant in to_do.variants:
+            for variant in plan.variants:
                 if variant.name in built:
                     view.place(folder / variant.name, built[variant.name], made_by(variant))
                 else:  # what an earlier build left there is not what the report speaks of
@@ -72,9 +74,9 @@ def build(
             on_devices.clear(folder)
             # Before anything is measured: what is wrong with the data is found here.
             with phases.take("accuracy"), evaluating_nodes(settings.ray, store, observer) as nodes:
-                judging = EvaluationContext(
-                    to_do.recipe,
-                    to_do.role_keys.get("evaluation", ""),
+                context = EvaluationContext(
+                    plan.recipe,
+                    plan.role_keys.get("evaluation", ""),
                     store,
                     folder / "logs",
                     observer,
@@ -83,29 +85,23 @@ def build(
                     remeasure,
                     nodes,
                 )
-                judged, failures = judge(to_do, built, judging)
-                wrong_data = failures.get(to_do.baseline)
+                judged, failures = judge(plan, built, context)
+                wrong_data = failures.get(plan.baseline)
                 if isinstance(wrong_data, InputError):  # they can judge no variant
                     raise wrong_data
-                shown = pictures.of_build(to_do, built, judged, judging, folder)
+                shown = pictures.of_build(plan, built, judged, context, folder)
+            measuring = MeasuringContext(built, store, made.feeds, observer, remeasure)
             per_device = on_devices.measured(
-                devices_reached,
-                initial_plan,
-                made,
-                folder,
-                store,
-                observer,
-                phases,
-                remeasure=remeasure,
+                devices_reached, initial_plan, plan, folder, measuring, phases
             )
             reports = [
-                device_reports.report_on(each, to_do, made.done, judged, failures, store, began)
+                device_reports.report_on(each, plan, made.done, judged, failures, store, began)
                 for each in per_device
             ]
             report = device_reports.together(
                 reports, [each.variants for each in devices_reached.devices]
             )
-            serving = chosen(to_do.recipe, report, folder)
+            serving = chosen(plan.recipe, report, folder)
             of_all = {"took_s": phases.took_s, "serving": serving}
             report = report_files.with_fields(report, {k: {"pictures": v} for k, v in shown.items()})
             report = report.model_copy(update=of_all)

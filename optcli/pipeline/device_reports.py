@@ -34,7 +34,7 @@ from optcli.store import Store
 
 def report_on(
     on_device: OnDevice,
-    whole: Plan,
+    whole_plan: Plan,
     done: Mapping[str, StepResult],
     judged: Mapping[str, Accuracy],
     failures: Mapping[str, OptcliError],
@@ -43,37 +43,39 @@ def report_on(
 ) -> Report:
     """The report of a build as one device alone gives it.
 
-    `whole` has all variants: those that are measured on other devices alone are in the report too.
+    `whole_plan` has all variants, those that are measured on other devices alone among them.
     `failures` holds what went wrong while accuracy was judged.
     """
-    recipe, to_do = whole.recipe, on_device.plan
+    recipe, plan = whole_plan.recipe, on_device.plan
     failures = {**on_device.failures, **failures}
-    stands = to_do.baseline in on_device.measured.rows and to_do.baseline not in failures
-    measured = beside(to_do, on_device.measured, baseline_stands=stands)
+    stands = plan.baseline in on_device.measured.rows and plan.baseline not in failures
+    measured = beside(plan, on_device.measured, baseline_stands=stands)
 
     def about(variant: PlannedVariant, plan: Plan) -> VariantReport:
         return verdicts.variant_report(
             variant, plan, done, measured, judged, failures, store, on_device.logs
         ).model_copy(update={"sweep": on_device.swept.get(variant.name)})
 
-    there = {variant.name: about(variant, to_do) for variant in to_do.variants}
-    there = beside_fp32(to_do, measured, there)
+    there = {variant.name: about(variant, plan) for variant in plan.variants}
+    there = beside_fp32(plan, measured, there)
     variants = {
-        each.name: there[each.name] if each.name in there else _elsewhere(about(each, whole), on_device)
-        for each in whole.variants
+        each.name: there[each.name]
+        if each.name in there
+        else _elsewhere(about(each, whole_plan), on_device)
+        for each in whole_plan.variants
     }
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures
     advice = (
         _without_latency(recipe)
         if recipe.latency.is_off
-        else recommend(there, to_do.baseline, measured.ratio, first_only=_has_service_level(recipe))
+        else recommend(there, plan.baseline, measured.ratio, first_only=_has_service_level(recipe))
     )
-    end = exit_status(to_do, variants, errors, advice)
+    end = exit_status(plan, variants, errors, advice)
     report = reporting.report(
         reporting.recipe_summary(recipe),
-        to_do.baseline,
+        plan.baseline,
         variants,
-        packages=whole.packages(),
+        packages=whole_plan.packages(),
         started=began,
         code=end.code,
         reason=end.reason,
@@ -83,7 +85,7 @@ def report_on(
         judged_by=terms_of(recipe, store.digests).model_dump(mode="json"),
     )
     machine = {} if on_device.environment is None else {"environment": on_device.environment}
-    return report.model_copy(update={**machine, "device": to_do.device})
+    return report.model_copy(update={**machine, "device": plan.device})
 
 
 def _without_latency(recipe: Recipe) -> Advice:

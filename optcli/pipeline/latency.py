@@ -14,12 +14,11 @@ from optcli.errors import OptcliError
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, LatencyOrder, Measured, SweepOrder
 from optcli.measure.latency.summary import quantiles
-from optcli.observer import Observer
-from optcli.pipeline import keys, places
-from optcli.pipeline.places import Place
+from optcli.pipeline import keys
+from optcli.pipeline.places import MeasuringContext
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Estimate, Latency, Sweep
-from optcli.store import Store, key_of
+from optcli.store import key_of
 
 _KIND = "measurement"
 STEP = "latency"
@@ -64,17 +63,7 @@ class LatencyResults:
         return None if other is None else _inverse(other)
 
 
-def measure(
-    plan: Plan,
-    artifacts: Mapping[str, Artifact],
-    store: Store,
-    feeds: Path | None,
-    samples: Path,
-    logs: Path,
-    observer: Observer,
-    remeasure: bool,
-    place: Place = places.HERE,
-) -> LatencyResults:
+def measure(plan: Plan, context: MeasuringContext, samples: Path, logs: Path) -> LatencyResults:
     """Measure the variants that were built and can run at a place, or take it from the store.
 
     A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
@@ -82,19 +71,20 @@ def measure(
     next build measures again. The raw samples are left at `samples`; with `latency: off` there are
     none, not even of an earlier build. Raises `OptcliError` where the place cannot be reached.
     """
+    artifacts, store, observer = context.artifacts, context.store, context.observer
     variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
     if not variants or plan.recipe.latency.is_off:
         samples.unlink(missing_ok=True)
         return LatencyResults()
     ids = _ids(plan, variants, artifacts)
-    ingredients = _ingredients(plan, variants, ids, feeds, place)
+    ingredients = _ingredients(plan, variants, ids, context)
     ingredients["code"] = {
         name: keys.of_measurement(name, _CODE, store.digests)
         for name in sorted({variant.runner_name for variant in variants})
     }
     key = key_of(ingredients)
     step = plan.on_device(STEP)
-    entry = store.get(_KIND, key, anew=remeasure)
+    entry = store.get(_KIND, key, anew=context.remeasure)
     if entry is not None:
         observer.cached(step)
         shutil.copyfile(entry.path / "samples.npz", samples)
@@ -106,12 +96,12 @@ def measure(
         ),
         baseline=plan.baseline,
         inputs=plan.recipe.inputs,
-        feeds=feeds,
+        feeds=context.feeds,
         settings=plan.recipe.latency.model_copy(update={"threads": plan.threads}),
         seed=plan.recipe.seed,
         wants_p99=_wants_p99(plan),
     )
-    measured = place.measure(step, order, logs, observer)
+    measured = context.place.measure(step, order, logs, observer)
     record = _to_record(measured, ids)
     samples.unlink(missing_ok=True)
     latency.save(measured, samples)
@@ -152,8 +142,7 @@ def _ingredients(
     plan: Plan,
     variants: list[PlannedVariant],
     ids: dict[str, str],
-    feeds: Path | None,
-    place: Place,
+    context: MeasuringContext,
 ) -> dict[str, Any]:
     packages = sorted({name for variant in variants for name in variant.runner.needs.packages})
     return {
@@ -164,9 +153,9 @@ def _ingredients(
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
         "seed": plan.recipe.seed,
         "wants_p99": _wants_p99(plan),
-        "real_inputs": plan.data_key if feeds else None,
-        "environment": place.environment(packages),
-        "machine": place.machine(),
+        "real_inputs": plan.data_key if context.feeds else None,
+        "environment": context.place.environment(packages),
+        "machine": context.place.machine(),
     }
 
 
@@ -232,89 +221,58 @@ def _of_record(record: dict[str, Any], ids: dict[str, str]) -> LatencyResults:
     )
 
 
-def sweep_all(
-    plan: Plan,
-    artifacts: Mapping[str, Artifact],
-    store: Store,
-    feeds: Path | None,
-    logs: Path,
-    observer: Observer,
-    remeasure: bool,
-    place: Place = places.HERE,
-) -> dict[str, Sweep]:
+def sweep_all(plan: Plan, context: MeasuringContext, logs: Path) -> dict[str, Sweep]:
     """The sweeps of all variants that were built and can run at a place.
 
-    There are none where the recipe asks for none. One that fails has no points and says why. It is not
-    kept, nor is one with a point that is not fit.
+    There are none where the recipe asks for none. One that fails has no points and says why. It does
+    not go into the store, nor does one with a point that is not fit.
     """
-    if plan.recipe.latency.sweeping is None:
+    settings = plan.recipe.latency.sweeping
+    if settings is None:
         return {}
-    variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
+    store, observer, place = context.store, context.observer, context.place
     sweeps: dict[str, Sweep] = {}
-    for variant in variants:
-        artifact = artifacts[variant.name]
-        ingredients = _sweep_ingredients(plan, variant, artifact, feeds, store, place)
+    for variant in plan.variants:
+        artifact = context.artifacts.get(variant.name)
+        if artifact is None or variant.unmeasurable:
+            continue
+        order = SweepOrder(
+            candidate=Candidate(
+                variant.name, artifact, variant.runner_name, variant.runner_options(plan.threads)
+            ),
+            inputs=plan.recipe.inputs,
+            feeds=context.feeds,
+            settings=settings,
+            seed=plan.recipe.seed,
+            p99_ms=plan.recipe.slo.p99_ms if plan.recipe.slo else None,
+        )
+        ingredients = {
+            "step": _SWEEP,
+            "artifact": variant.identity(artifact, plan.threads),
+            "settings": settings.model_dump(mode="json"),
+            "p99_ms": order.p99_ms,
+            "inputs": [spec.model_dump(mode="json") for spec in order.inputs],
+            "seed": order.seed,
+            "real_inputs": plan.data_key if order.feeds else None,
+            "environment": place.environment(variant.runner.needs.packages),
+            "machine": place.machine(),
+            "code": keys.of_measurement(variant.runner_name, _SWEEP_CODE, store.digests),
+        }
         key = key_of(ingredients)
-        entry = store.get(_SWEEP, key, anew=remeasure)
+        entry = store.get(_SWEEP, key, anew=context.remeasure)
         step = plan.on_device(f"{variant.name} › sweep")
         if entry is not None:
             observer.cached(step)
             sweeps[variant.name] = Sweep.model_validate(entry.record)
             continue
         try:
-            sweeps[variant.name] = _swept(plan, variant, artifact, feeds, logs, observer, place, step)
+            sweep = place.sweep(step, order, logs / f"{variant.name}.sweep.log", observer)
         except OptcliError as error:
             observer.failed(step, error.message)
-            sweeps[variant.name] = Sweep(stopped_because=f"it failed: {error.message}")
-            continue
-        if all(point.fit for point in sweeps[variant.name].points):
-            with store.work(_SWEEP, key) as work:
-                store.put(_SWEEP, key, work, sweeps[variant.name].model_dump(mode="json"), ingredients)
+            sweep = Sweep(stopped_because=f"it failed: {error.message}")
+        else:
+            if all(point.fit for point in sweep.points):
+                with store.work(_SWEEP, key) as work:
+                    store.put(_SWEEP, key, work, sweep.model_dump(mode="json"), ingredients)
+        sweeps[variant.name] = sweep
     return sweeps
-
-
-def _swept(
-    plan: Plan,
-    variant: PlannedVariant,
-    artifact: Artifact,
-    feeds: Path | None,
-    logs: Path,
-    observer: Observer,
-    place: Place,
-    step: str,
-) -> Sweep:
-    settings = plan.recipe.latency.sweeping
-    assert settings is not None
-    options = variant.runner_options(plan.threads)
-    order = SweepOrder(
-        candidate=Candidate(variant.name, artifact, variant.runner_name, options),
-        inputs=plan.recipe.inputs,
-        feeds=feeds,
-        settings=settings,
-        seed=plan.recipe.seed,
-        p99_ms=plan.recipe.slo.p99_ms if plan.recipe.slo else None,
-    )
-    return place.sweep(step, order, logs / f"{variant.name}.sweep.log", observer)
-
-
-def _sweep_ingredients(
-    plan: Plan,
-    variant: PlannedVariant,
-    artifact: Artifact,
-    feeds: Path | None,
-    store: Store,
-    place: Place,
-) -> dict[str, Any]:
-    settings = plan.recipe.latency.sweeping
-    return {
-        "step": _SWEEP,
-        "artifact": variant.identity(artifact, plan.threads),
-        "settings": settings.model_dump(mode="json") if settings else None,
-        "p99_ms": plan.recipe.slo.p99_ms if plan.recipe.slo else None,
-        "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
-        "seed": plan.recipe.seed,
-        "real_inputs": plan.data_key if feeds else None,
-        "environment": place.environment(variant.runner.needs.packages),
-        "machine": place.machine(),
-        "code": keys.of_measurement(variant.runner_name, _SWEEP_CODE, store.digests),
-    }

@@ -17,7 +17,8 @@ from optcli.pipeline import plugins, shapes
 from optcli.pipeline.execute import BuildSettings, Execution, StepResult
 from optcli.pipeline.labels import with_labels
 from optcli.pipeline.local_maker import log_of
-from optcli.pipeline.plan import Plan, PlannedVariant, plan
+from optcli.pipeline.places import MeasuringContext
+from optcli.pipeline.plan import Plan, PlannedVariant, plan_of
 from optcli.pipeline.terms import judging_files
 from optcli.pipeline.trusting import is_fetched, measured_as, require_wall
 from optcli.recipe import load
@@ -61,11 +62,11 @@ def planned(
             hint = did_you_mean(name, list(recipe.variants))
             raise UsageError(f"the recipe has no variant {name!r}", place="--only", hint=hint)
     traits = plugins.traits(recipe, store, store.digests)
-    return plan(with_labels(recipe, store, remember=remember), traits, store.digests, only)
+    return plan_of(with_labels(recipe, store, remember=remember), traits, store.digests, only)
 
 
 def make(
-    to_do: Plan,
+    plan: Plan,
     store: Store,
     observer: Observer,
     settings: BuildSettings,
@@ -81,47 +82,47 @@ def make(
     `MissingError` where not even the model can be read here, `TrustError` for a model that nobody can
     show to be harmless, without `trust` in the settings.
     """
-    require_wall(to_do, trust=settings.trust)
+    require_wall(plan, trust=settings.trust)
     # A folder is cleared by who makes the same entry again; of an entry that is there, nobody does.
     with disk.failures(store.root):
         store.clear_stale()
-    with Execution(to_do, store, observer, settings) as execution:
+    with Execution(plan, store, observer, settings) as execution:
         try:
             with phases.take("data"):
                 data = execution.prepare_data()
-            to_do = _with_remarks(to_do, data.record.get("remarks", ()) if data else (), observer)
+            plan = _with_remarks(plan, data.record.get("remarks", ()) if data else (), observer)
         except StepError as error:  # it died: of a sample that crashes a decoder, or for memory
-            raise _with_log(error, "data", store, to_do.data_key) from error
+            raise _with_log(error, "data", store, plan.data_key) from error
         with phases.take("steps"):
             done = execution.run()
-    _raise_what_fails_all(to_do, done, store)
+    _raise_what_fails_all(plan, done, store)
     store.digests.save()
     artifacts = {
         variant.name: measured_as(
             done[variant.last.key].artifact(),
             variant,
-            to_do,
+            plan,
             trust=settings.trust,
             fetched=is_fetched(done[step.key].entry for step in variant.steps),
         )
-        for variant in to_do.variants
+        for variant in plan.variants
         if variant.last.key in done and done[variant.last.key].status != "failed"
     }
     feeds = data.path / "probe.npz" if data else None
     with phases.take("shapes"):
-        to_do = shapes.settled(to_do, artifacts, store, feeds, observer, remeasure=remeasure)
+        plan = shapes.settled(plan, MeasuringContext(artifacts, store, feeds, observer, remeasure))
     counts = data.record["samples"] if data else {}
-    return Made(to_do, done, artifacts, feeds, counts)
+    return Made(plan, done, artifacts, feeds, counts)
 
 
-def _with_remarks(to_do: Plan, remarks: Sequence[str], observer: Observer) -> Plan:
+def _with_remarks(plan: Plan, remarks: Sequence[str], observer: Observer) -> Plan:
     """The plan with what was found out of its samples, which is told here."""
     for text in remarks:
         observer.warned("data", text)
     data_remarks = tuple(DataRemark(text=text, about="preparation", doubtful=True) for text in remarks)
-    recipe = to_do.recipe
+    recipe = plan.recipe
     recipe = recipe.model_copy(update={"data_remarks": (*recipe.data_remarks, *data_remarks)})
-    return replace(to_do, recipe=recipe)
+    return replace(plan, recipe=recipe)
 
 
 def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:
@@ -129,17 +130,17 @@ def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:
     return [{"key": step.key, **step.ingredients} for step in variant.steps]
 
 
-def _raise_what_fails_all(to_do: Plan, done: dict[str, StepResult], store: Store) -> None:
+def _raise_what_fails_all(plan: Plan, done: dict[str, StepResult], store: Store) -> None:
     """Raise the error of the step that reads the model: without a model no variant can be built."""
-    key = to_do.variants[0].steps[0].key
+    key = plan.variants[0].steps[0].key
     source = done.get(key)
     if source is not None and isinstance(source.error, StepError):
         raise _with_log(source.error, "", store, key)
     if source is not None and source.error is not None:
         raise source.error
     if source is None:
-        first = to_do.variants[0].missing[0]
-        raise MissingError(first.what, place=to_do.variants[0].name, hint=first.hint)
+        first = plan.variants[0].missing[0]
+        raise MissingError(first.what, place=plan.variants[0].name, hint=first.hint)
 
 
 def _with_log(error: StepError, place: str, store: Store, key: str | None) -> StepError:

@@ -13,8 +13,8 @@ from optcli.errors import OptcliError, RunnerError
 from optcli.observer import Observer
 from optcli.pipeline import latency, shapes
 from optcli.pipeline.latency import LatencyResults
-from optcli.pipeline.making import Made, Phases
-from optcli.pipeline.places import Here, Place
+from optcli.pipeline.making import Phases
+from optcli.pipeline.places import Here, MeasuringContext
 from optcli.pipeline.plan import DEVICES_FOLDER, Device, Plan, devices_of
 from optcli.results import Sweep
 from optcli.store import Store
@@ -99,68 +99,58 @@ def clear(folder: Path) -> None:
 
 
 def measured(
-    context: Reached,
+    reached_devices: Reached,
     initial_plan: Plan,
-    made: Made,
+    plan: Plan,
     folder: Path,
-    store: Store,
-    observer: Observer,
+    context: MeasuringContext,
     phases: Phases,
-    *,
-    remeasure: bool,
 ) -> list[OnDevice]:
     """What each device gives. A device that is lost costs its own figures.
 
-    `initial_plan` is the plan before the shapes of runners were chosen: each device has its own.
-    Samples and logs of the first device lie in `folder`, those of the others below it.
+    `initial_plan` is the plan before the shapes of runners were chosen, as in `plan`, for this machine:
+    each device has its own. Samples and logs of the first device lie in `folder`, those of the others
+    below it.
     """
     measured_on = []
-    for number, device in enumerate(context.devices):
+    for number, device in enumerate(reached_devices.devices):
         below = folder if number == 0 else folder / DEVICES_FOLDER / str(device.name)
         below.mkdir(parents=True, exist_ok=True)
-        measured_on.append(
-            _measured(context, device, initial_plan, made, below, store, observer, phases, remeasure)
-        )
+        remote = reached_devices.remote_device(device)
+        own_plan = _plan_on(device, remote, initial_plan if remote else plan)
+        own_context = replace(context, place=remote or Here(device.name))
+        on_device = _measured(own_plan, remote, below, own_context, phases)
+        if remote is not None:
+            about = remote.description(initial_plan.packages())
+            on_device = replace(on_device, environment=about)
+        measured_on.append(on_device)
     return measured_on
 
 
 def _measured(
-    context: Reached,
-    device: Device,
-    initial_plan: Plan,
-    made: Made,
+    plan: Plan,
+    remote: RemoteDevice | None,
     folder: Path,
-    store: Store,
-    observer: Observer,
+    context: MeasuringContext,
     phases: Phases,
-    remeasure: bool,
 ) -> OnDevice:
-    remote = context.remote_device(device)
     samples, logs = folder / _SAMPLES, folder / _LOGS
-    place: Place = remote or Here(device.name)
-    plan = _plan_on(device, remote, initial_plan if remote else made.plan)
     try:
         if remote is not None:
             with phases.take("shapes"):
-                plan = shapes.settled(
-                    plan, made.artifacts, store, made.feeds, observer, remeasure=remeasure, place=remote
-                )
+                plan = shapes.settled(plan, context)
         with phases.take("latency"):
-            results = latency.measure(
-                plan, made.artifacts, store, made.feeds, samples, logs, observer, remeasure, place
-            )
+            results = latency.measure(plan, context, samples, logs)
         with phases.take("sweep"):
-            swept = latency.sweep_all(
-                plan, made.artifacts, store, made.feeds, logs, observer, remeasure, place
-            )
+            swept = latency.sweep_all(plan, context, logs)
     except OptcliError as error:
         if remote is None:
             raise
-        observer.failed(plan.on_device(latency.STEP), error.message)
+        context.observer.failed(plan.on_device(latency.STEP), error.message)
         samples.unlink(missing_ok=True)
         results, swept = LatencyResults(), {}
         failures: dict[str, OptcliError] = {
-            each.name: error for each in plan.variants if each.name in made.artifacts
+            each.name: error for each in plan.variants if each.name in context.artifacts
         }
     else:
         failures = {
@@ -170,15 +160,7 @@ def _measured(
     finally:
         if remote is not None:
             remote.release()
-    return OnDevice(
-        plan,
-        _named(results, device.name),
-        swept,
-        failures,
-        samples,
-        logs,
-        None if remote is None else remote.description(initial_plan.packages()),
-    )
+    return OnDevice(plan, _named(results, plan.device), swept, failures, samples, logs)
 
 
 def _plan_on(device: Device, remote: RemoteDevice | None, plan: Plan) -> Plan:

@@ -25,7 +25,7 @@ from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
 from optcli.results import Sweep
 from optcli.runners import Runner
-from optcli.store import locks
+from optcli.store import Store, locks
 from optcli.store.locks import held
 from optcli.workers import confinement
 
@@ -180,6 +180,21 @@ class Here:
 
 
 HERE = Here()
+
+
+@dataclass(frozen=True)
+class MeasuringContext:
+    """What the measurements of one build share: artifacts by variant, a file of samples, the place.
+
+    Without `feeds` inputs are random. With `remeasure` nothing is taken from the store.
+    """
+
+    artifacts: Mapping[str, Artifact]
+    store: Store
+    feeds: Path | None
+    observer: Observer
+    remeasure: bool = False
+    place: Place = HERE
 
 
 @contextmanager

@@ -126,7 +126,7 @@ class Plan:
         return [v.name for v in self.variants if key in {step.key for step in (*v.steps, *v.possible)}]
 
 
-def plan(
+def plan_of(
     recipe: Recipe,
     traits: Mapping[str, Traits],
     digests: FileDigests,

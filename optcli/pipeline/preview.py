@@ -37,24 +37,24 @@ def preview(
     labels, and what goes wrong with the remote store.
     """
     store = Store.of(store)
-    to_do = planned(recipe, store, overrides, only, remember=False)
-    for remark in to_do.recipe.data_remarks:
+    plan = planned(recipe, store, overrides, only, remember=False)
+    for remark in plan.recipe.data_remarks:
         tell("labels", remark.text)
     with store.connected(tell, uploading=False):
-        return _of_plan(to_do, store, explain=explain, trust=trust, remote_only=remote_only)
+        return _of_plan(plan, store, explain=explain, trust=trust, remote_only=remote_only)
 
 
 def _of_plan(
-    to_do: Plan, store: Store, *, explain: bool, trust: bool, remote_only: bool
+    plan: Plan, store: Store, *, explain: bool, trust: bool, remote_only: bool
 ) -> tuple[list[str], dict[str, Any]]:
-    current = {step.key: step.ingredients for v in to_do.variants for step in v.steps}
-    current |= to_do.data_roles
-    look = _Look(to_do, store, trust, remote_only)
+    current = {step.key: step.ingredients for v in plan.variants for step in v.steps}
+    current |= plan.data_roles
+    look = _Look(plan, store, trust, remote_only)
     compared: list[Entry] | None = None
     lines: list[str] = []
-    record: dict[str, Any] = {"recipe": to_do.recipe.name, "variants": {}}
+    record: dict[str, Any] = {"recipe": plan.recipe.name, "variants": {}}
     shown: set[str] = set()
-    for variant in to_do.variants:
+    for variant in plan.variants:
         lines.append(f"{variant.name}  (runs in {variant.runner_name})")
         steps = []
         for step in variant.steps:

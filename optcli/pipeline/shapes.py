@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
@@ -16,12 +15,11 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.measure.latency.feeds import choose_batch_sizes
 from optcli.measure.latency.messages import MeasureRequest
-from optcli.observer import Observer
-from optcli.pipeline import keys, places
-from optcli.pipeline.places import Place
+from optcli.pipeline import keys
+from optcli.pipeline.places import MeasuringContext
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.settings import TensorSpec
-from optcli.store import Store, key_of
+from optcli.store import key_of
 
 _KIND = "shapes"
 _CODE = ("measure/latency/shapes.py", "pipeline/shapes.py")
@@ -32,33 +30,21 @@ _MOST_FORMS = 16
 _WORTH = 1.02
 
 
-def settled(
-    plan: Plan,
-    artifacts: Mapping[str, Artifact],
-    store: Store,
-    feeds: Path | None,
-    observer: Observer,
-    *,
-    remeasure: bool = False,
-    place: Place = places.HERE,
-) -> Plan:
+def settled(plan: Plan, context: MeasuringContext) -> Plan:
     """The plan with `shapes` and `batch_sizes` of every runner that has them, of variants built.
 
-    They are what is faster at the place.
-
-    One that cannot be compared keeps the form for all sizes, and says so. `remeasure` compares anew.
+    They are what is faster at the place. One that cannot be compared keeps the form for all sizes, and
+    says so.
     """
     sizes, _ = choose_batch_sizes(plan.recipe.inputs, plan.recipe.latency.batch_sizes)
     compares = len(sizes) <= _MOST_FORMS and not plan.recipe.latency.is_off
     variants = []
     for each in plan.variants:
-        artifact = artifacts.get(each.name)
+        artifact = context.artifacts.get(each.name)
         if compares and artifact is not None and _is_open(each, plan.recipe.inputs, artifact):
             named = getattr(each.runner, "batch_sizes", None)
             own = named or sizes
-            ratios = _ratios(
-                plan, each, artifact, own, store, feeds, observer, place, remeasure=remeasure
-            )
+            ratios = _ratios(plan, each, artifact, own, context)
             each = _chosen(each, own, ratios, all_or_none=named is not None)
         elif _wanted(each) == "static" and getattr(each.runner, "batch_sizes", None) is None:
             each = _set(each, batch_sizes=sizes)
@@ -82,14 +68,10 @@ def _ratios(
     variant: PlannedVariant,
     artifact: Artifact,
     sizes: tuple[int, ...],
-    store: Store,
-    feeds: Path | None,
-    observer: Observer,
-    place: Place,
-    *,
-    remeasure: bool,
+    context: MeasuringContext,
 ) -> dict[str, float]:
     """How many times as fast the static form is, by batch size; empty where there is none."""
+    store, observer, place = context.store, context.observer, context.place
     options = variant.runner_options(plan.threads)
     ingredients = {
         "step": _KIND,
@@ -101,12 +83,12 @@ def _ratios(
         "code": keys.of_measurement(variant.runner_name, _CODE, store.digests),
     }
     key = key_of(ingredients)
-    entry = store.get(_KIND, key, anew=remeasure)
+    entry = store.get(_KIND, key, anew=context.remeasure)
     if entry is not None:
         return dict(entry.record["ratios"])
     step = plan.on_device(f"{variant.name} › {_KIND}")
     inputs, runner, seed = plan.recipe.inputs, variant.runner_name, plan.recipe.seed
-    request = MeasureRequest(artifact, inputs, runner, options, feeds, tuple(sizes), seed)
+    request = MeasureRequest(artifact, inputs, runner, options, context.feeds, tuple(sizes), seed)
     try:
         comparison = place.compare(step, request, observer)
     except OptcliError as error:

@@ -20,7 +20,7 @@ from optcli.artifact import Format
 from optcli.errors import RecipeError, UsageError, did_you_mean, shown_path
 from optcli.files.digest import of_value
 from optcli.pipeline import plugins
-from optcli.pipeline.plan import plan, source_of
+from optcli.pipeline.plan import plan_of, source_of
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe, load
 from optcli.results.tuning import TuningTrial
@@ -188,7 +188,7 @@ def key_of(start: SearchStart, store: Store) -> str:
     """What decides the trials: recipe, model, data and the user's code by content, the machine."""
     recipe = start.recipe
     wanted = recipe.tune.model_dump(mode="json", exclude={"minutes", "finalists"})
-    planned = plan(bare(start), {}, store.digests)
+    planned = plan_of(bare(start), {}, store.digests)
     code = (*recipe.plugins.values(), *judging_code(recipe).values())
     sections = {"inputs", "latency", "accuracy", "slo", "seed", "postprocess"}
     return of_value(

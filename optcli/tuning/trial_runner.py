@@ -21,7 +21,7 @@ from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.labels import with_labels
 from optcli.pipeline.making import Made, Phases, make
 from optcli.pipeline.places import Nodes
-from optcli.pipeline.plan import PlannedVariant, Step, plan
+from optcli.pipeline.plan import PlannedVariant, Step, plan_of
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
 from optcli.settings.latency import LatencySettings
@@ -63,7 +63,7 @@ class TrialRunner:
     def make(self, recipe: Recipe) -> Made:
         """Build all variants of a recipe. Raises what keeps all of them from being built."""
         traits = plugins.traits(recipe, self.store, self.store.digests)
-        to_do = plan(with_labels(recipe, self.store), traits, self.store.digests)
+        to_do = plan_of(with_labels(recipe, self.store), traits, self.store.digests)
         return make(to_do, self.store, self.observer, self._in_time(), Phases())
 
     def judge(self, made: Made, name: str, samples: DataSettings | None = None) -> Accuracy:

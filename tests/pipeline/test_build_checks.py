@@ -11,7 +11,7 @@ from optcli.errors import ExitCode, InputError, StepError
 from optcli.files.digest import FileDigests
 from optcli.models.formats import torch_devices
 from optcli.pipeline import check
-from optcli.pipeline.plan import plan
+from optcli.pipeline.plan import plan_of
 from optcli.recipe import load
 from optcli.settings import TensorSpec
 
@@ -67,7 +67,7 @@ def test_an_engine_without_a_gpu_is_checked_for(project, monkeypatch):
     lacking = environment.Missing("no GPU", "find one")
     monkeypatch.setattr(environment, "missing", lambda needs: [lacking] if needs.gpu else [])
     project.recipe("  plain: []\n  engine: [{tensorrt_engine: {precision: fp16}}]\n")
-    engine = plan(load(project.folder / "recipe.yaml"), {}, FileDigests()).variants[1]
+    engine = plan_of(load(project.folder / "recipe.yaml"), {}, FileDigests()).variants[1]
     assert engine.missing == (lacking,)
     assert [step.name for step in engine.possible] == ["source onnx", "check for tensorrt_engine"]
     assert [step.only_checks for step in engine.possible] == [False, True]

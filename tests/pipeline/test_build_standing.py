@@ -9,7 +9,7 @@ from tiny_project import DATA, HEAD, want_a_gpu
 from optcli.files.digest import FileDigests
 from optcli.pipeline import device_reports, latency
 from optcli.pipeline.latency import LatencyResults
-from optcli.pipeline.plan import plan
+from optcli.pipeline.plan import plan_of
 from optcli.pipeline.verdicts import parent_of
 from optcli.recipe import load
 from optcli.results import ArtifactSummary, Estimate, Latency, Report, VariantReport, Verdict, flags
@@ -17,7 +17,7 @@ from optcli.results import ArtifactSummary, Estimate, Latency, Report, VariantRe
 
 def planned(project, variants):
     project.recipe(variants)
-    return plan(load(project.folder / "recipe.yaml"), {}, FileDigests())
+    return plan_of(load(project.folder / "recipe.yaml"), {}, FileDigests())
 
 
 QUANTIZED = """\

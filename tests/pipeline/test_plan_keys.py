@@ -13,7 +13,7 @@ from tiny_project import CALIBRATION, HEAD, Project, write_model
 from optcli import environment
 from optcli.files.digest import FileDigests
 from optcli.pipeline import keys
-from optcli.pipeline.plan import plan
+from optcli.pipeline.plan import plan_of
 from optcli.recipe import load
 
 VARIANTS = """\
@@ -31,7 +31,7 @@ def planned(project: Project) -> Callable[..., dict[str, str]]:
     """`planned(variants, head)`: the key of the last step of each variant, and of the source."""
 
     def keys_of(variants: str = VARIANTS, head: str = HEAD) -> dict[str, str]:
-        found = plan(load(project.recipe(variants, head, CALIBRATION)), {}, FileDigests())
+        found = plan_of(load(project.recipe(variants, head, CALIBRATION)), {}, FileDigests())
         return {
             "source": found.variants[0].steps[0].key,
             **{each.name: each.last.key for each in found.variants if each.name != "plain"},

@@ -63,9 +63,9 @@ def verify_answers(
             hint="give the answers another name: --name phone",
         )
     with store.connected(observer.warned):
-        to_do = planned(recipe, store, overrides, [baseline])
+        plan = planned(recipe, store, overrides, [baseline])
         made = make(
-            to_do,
+            plan,
             store,
             observer,
             BuildSettings(jobs, True, timeout_s, trust, None),
