@@ -21,7 +21,7 @@ import yaml
 from onnx import helper, numpy_helper
 
 from optcli.outputs import postprocess
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.results import VariantReport
 
 CLASSES = 80

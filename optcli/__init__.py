@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optcli.pipeline import build as build
+    from optcli.pipeline.building import build as build
     from optcli.pipeline.execute import BuildSettings as BuildSettings
     from optcli.results import Report as Report
     from optcli.serving.planning import plan as plan
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Import the public names on first use, so that ``import optcli`` stays instant."""
     if name == "build":
-        from optcli.pipeline import build
+        from optcli.pipeline.building import build
 
         return build
     if name == "BuildSettings":

@@ -18,7 +18,7 @@ import pytest
 from needs import REPOSITORY
 from tiny_project import Heard, Project
 
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.pipeline.execute import BuildSettings
 from optcli.results import Report
 from optcli.store import Store

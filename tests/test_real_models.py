@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from real_recipes import BLOCK, FASHION, HURRIED, RESNET, RESNET20, TWO, TWO_INPUTS, YOLOX
 
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.results import Report, VariantReport
 
 pytestmark = pytest.mark.slow

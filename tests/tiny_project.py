@@ -10,7 +10,7 @@ import numpy as np
 
 from optcli import environment
 from optcli.environment import Needs
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.pipeline.execute import BuildSettings
 from optcli.results import Report
 from optcli.runners.openvino import OpenvinoRunner

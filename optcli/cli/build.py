@@ -109,7 +109,7 @@ def command(
     with early_workers(opened_store, recipe), Progress() as progress:
         # Not before: the early workers import at the same time.
         from optcli.cli import reports
-        from optcli.pipeline import build
+        from optcli.pipeline.building import build
         from optcli.pipeline.execute import BuildSettings, usual_jobs
         from optcli.report.build import document
         from optcli.report.notes import ending

@@ -16,7 +16,7 @@ from optcli.measure import latency
 from optcli.measure.latency import Candidate, LatencyOrder, Measured
 from optcli.measure.latency.feeds import choose_batch_sizes
 from optcli.measure.latency.launches import MEMORY_SLACK_BYTES
-from optcli.pipeline.places import HERE, Pairs, Place
+from optcli.pipeline.places import HERE, PairMeasurement, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric, Unit
@@ -147,9 +147,9 @@ def compare(
 
 
 class _Launched:
-    """`Pairs` of real processes."""
+    """`PairMeasurement` of real processes."""
 
-    def __init__(self, pairs: Pairs, name: str) -> None:
+    def __init__(self, pairs: PairMeasurement, name: str) -> None:
         self._pairs, self._name = pairs, name
         self.measured: Measured | None = None
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import optcli
-from optcli import environment, pipeline
+from optcli import environment
 from optcli.errors import InputError, MissingError, NoModuleError, OptcliError
 from optcli.gate.baselines import Baseline
 from optcli.gate.side import built_variants, why_not_built
 from optcli.gate.terms import suggested_by
 from optcli.observer import Observer, Silent
+from optcli.pipeline import building
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import Phases, make, planned
 from optcli.recipe import load
@@ -64,7 +65,7 @@ def build(asked: BuildRequest, observer: Observer) -> Baseline:
 
 def suggested(asked: BuildRequest, observer: Observer) -> tuple[str, ...]:
     """The variants that a whole build of the recipe, measured here, recommends."""
-    report = pipeline.build(
+    report = building.build(
         asked.recipe,
         store=Store(asked.store, asked.remote),
         artifacts=asked.artifacts,

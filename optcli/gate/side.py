@@ -11,7 +11,7 @@ from optcli import environment
 from optcli.errors import MissingError, OptcliError, UsageError
 from optcli.gate.baselines import Baseline, BaselineVariant
 from optcli.observer import Observer
-from optcli.pipeline.making import Made, made_by
+from optcli.pipeline.making import BuiltPlan, made_by
 from optcli.pipeline.places import HERE, Place
 from optcli.pipeline.plan import PlannedVariant
 from optcli.results.gate import Change, ChangeKind
@@ -33,7 +33,7 @@ class Gating:
     artifacts are made with differ.
     """
 
-    made: Made
+    made: BuiltPlan
     before: Baseline
     origin: Origin
     settings: GateSettings
@@ -78,7 +78,7 @@ class Side:
     open_shapes: bool = False
 
 
-def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
+def candidates(made: BuiltPlan, names: Sequence[str]) -> dict[str, Side]:
     """The variants to judge. Raises what kept one of them from being built or from running here."""
     judged = {}
     for variant in made.plan.variants:
@@ -146,7 +146,7 @@ def _settings(variant: BaselineVariant) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in _OWN}
 
 
-def built_variants(made: Made, names: Sequence[str]) -> dict[str, BaselineVariant]:
+def built_variants(made: BuiltPlan, names: Sequence[str]) -> dict[str, BaselineVariant]:
     """What was built of these variants, for a baseline."""
     return {
         variant.name: _built_variant(made, variant)
@@ -155,13 +155,13 @@ def built_variants(made: Made, names: Sequence[str]) -> dict[str, BaselineVarian
     }
 
 
-def _built_variant(made: Made, variant: PlannedVariant) -> BaselineVariant:
+def _built_variant(made: BuiltPlan, variant: PlannedVariant) -> BaselineVariant:
     options = variant.runner_options(made.plan.threads)
     artifact, steps = made.artifacts[variant.name], tuple(made_by(variant))
     return BaselineVariant(artifact, variant.runner_name, options, steps)
 
 
-def why_not_built(made: Made, name: str) -> OptcliError:
+def why_not_built(made: BuiltPlan, name: str) -> OptcliError:
     """What kept a variant from being built."""
     variant = next(each for each in made.plan.variants if each.name == name)
     if variant.missing:

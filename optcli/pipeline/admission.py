@@ -16,7 +16,7 @@ from optcli.accuracy import Evaluation
 from optcli.artifact import CODE, SCANNED, Format
 from optcli.errors import InputError, MissingError, OptcliError, TrustError
 from optcli.models import formats
-from optcli.pipeline.messages import Written
+from optcli.pipeline.messages import WrittenArtifact
 from optcli.pipeline.plan import Plan, Step
 from optcli.pipeline.trusting import doubts_of, why_opened_free
 from optcli.settings import TensorSpec
@@ -68,7 +68,7 @@ class ArtifactAdmission(RecordAdmission):
     `free` says why a worker that opens it cannot be confined; empty: all can.
     """
 
-    gives: type[Any] = Written
+    gives: type[Any] = WrittenArtifact
     format: Format = Format.ONNX
     trust: bool = False
     free: str = ""
@@ -81,7 +81,7 @@ class ArtifactAdmission(RecordAdmission):
 
     def of_record(self, entry: Entry) -> None:
         """Raises `TrustError` for what runs code, or was made under `--trust`, without `trust`."""
-        written: Written = self.read(entry)
+        written: WrittenArtifact = self.read(entry)
         if written.format != self.format:
             raise _wrong(entry, f"it is {written.format}, wanted {self.format}")
         if self.trust:

@@ -24,13 +24,13 @@ from optcli.pipeline.messages import (
     Call,
     DataRequest,
     Maker,
-    News,
     Order,
     PassRequest,
     SampleCounts,
     SourceFindings,
     SourceRequest,
-    Written,
+    StepNews,
+    WrittenArtifact,
 )
 from optcli.pipeline.places import Nodes
 from optcli.pipeline.plan import Plan, Step, prepared_role
@@ -288,7 +288,7 @@ class Execution:
                 probe=self._probe,
                 threads=threads,
             )
-            return Call("optcli.pipeline.step:make_source", source, Written)
+            return Call("optcli.pipeline.step:make_source", source, WrittenArtifact)
         role = prepared_role(recipe) if step.traits.reads_preparation else None
         decoding = None
         if step.traits.reads_postprocess:
@@ -310,7 +310,7 @@ class Execution:
         )
         if step.only_checks:
             return Call("optcli.pipeline.step:check_source", request, SourceFindings)
-        return Call("optcli.pipeline.step:make_artifact", request, Written)
+        return Call("optcli.pipeline.step:make_artifact", request, WrittenArtifact)
 
     def _opened(self, step: Step) -> Artifact:
         """What a step made, as the steps after it open it."""
@@ -357,7 +357,7 @@ class Execution:
             self._imports_for_later = True
             libraries.bring_in_meanwhile(_FOR_LATER)
 
-    def _heard(self, label: str, news: News) -> None:
+    def _heard(self, label: str, news: StepNews) -> None:
         if news.progress is not None:
             self._observer.progress(label, *news.progress)
         if news.warned is not None:

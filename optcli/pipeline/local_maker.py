@@ -22,8 +22,8 @@ from typing import Any
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError, raised_as, strerror
 from optcli.files import digest
-from optcli.pipeline.messages import News, Order, PassRequest, StepRequest
-from optcli.pipeline.prepared import PreparedSamples, Roles
+from optcli.pipeline.messages import Order, PassRequest, StepNews, StepRequest
+from optcli.pipeline.prepared import PreparedSamples
 from optcli.store import Entry, Store, disk
 from optcli.workers import (
     Child,
@@ -49,7 +49,7 @@ class StepWorkers:
         threads: int,
         timeout_s: float,
         preload: Callable[[], Sequence[str]],
-        hear: Callable[[str, News], None],
+        hear: Callable[[str, StepNews], None],
     ) -> None:
         """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
         self._threads, self._timeout_s = threads, timeout_s
@@ -76,7 +76,7 @@ class StepWorkers:
             with child:
                 if self._stopped:  # while it was started: whoever ended the others has not seen it
                     child.kill()
-                listener = Listener(News, partial(self._hear, order.label))
+                listener = Listener(StepNews, partial(self._hear, order.label))
                 return child.result(call.gives, self._timeout_s, listener)
         finally:
             self._running.discard(child)
@@ -189,15 +189,20 @@ class LocalMaker:
         with disk.failures(self.store.root):
             temporary.mkdir()
         inputs = self._inputs_of(order, work)
-        sets = self._samples_of(order, work.parent.parent / "prepared")
+        inputs_of = order.call.request.inputs
+        # The samples that a pass reads, by role, as far as others may share them.
+        sets = {
+            role: PreparedSamples(self.store, key, inputs_of) for role, key in order.samples.items()
+        }
+        keep = work.parent.parent / "prepared"
         # Not in the recorded call: whoever repeats a step begins at its beginning.
         if isinstance(request, PassRequest):
             request = replace(
                 request,
                 parent=inputs.artifacts["parent"],
                 origin=inputs.artifacts.get("origin", request.origin),
-                prepared=sets.kept(),
-                keep=sets.keep if sets.sets else None,
+                prepared={role: path for role, each in sets.items() if (path := each.find())},
+                keep=keep if sets else None,
                 temporary=temporary,
                 free_bytes=available_bytes(),
                 # Where it is confined nothing can be kept.
@@ -207,7 +212,8 @@ class LocalMaker:
         with inputs.named_as_kept(), self._read_meanwhile(order):
             answer = self._carry(order, replace(request, out=work), log)
         inputs.check()
-        sets.take()
+        for role, each in sets.items():
+            each.take(keep / role)
         self._see_that_the_store_kept(order, inputs)
         return dict(messages.to_record(answer))
 
@@ -218,13 +224,6 @@ class LocalMaker:
     def close(self) -> None:
         """End the workers and the fork server."""
         self._workers.close()
-
-    def _samples_of(self, order: Order, keep: Path) -> Roles:
-        """The samples that a pass reads, as far as others may share them."""
-        keys, inputs = order.samples, order.call.request.inputs
-        return Roles(
-            {role: PreparedSamples(self.store, key, inputs) for role, key in keys.items()}, keep
-        )
 
     @contextmanager
     def _read_meanwhile(self, order: Order) -> Iterator[None]:

@@ -27,7 +27,7 @@ from optcli.store import Store, disk
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltPlan:
     """What the steps of a plan gave: `done` by key, `artifacts` by the names of variants built.
 
     `feeds` is an .npz of prepared samples by input name; None where the recipe names no data.
@@ -73,7 +73,7 @@ def make(
     phases: Phases,
     *,
     remeasure: bool = False,
-) -> Made:
+) -> BuiltPlan:
     """Carry out a plan's steps, as far as the store does not have them, and settle how each is run.
 
     The plan of the result has the shapes of every runner chosen; `remeasure` compares these anew.
@@ -112,7 +112,7 @@ def make(
     with phases.take("shapes"):
         plan = shapes.settled(plan, MeasuringContext(artifacts, store, feeds, observer, remeasure))
     counts = data.record["samples"] if data else {}
-    return Made(plan, done, artifacts, feeds, counts)
+    return BuiltPlan(plan, done, artifacts, feeds, counts)
 
 
 def _with_remarks(plan: Plan, remarks: Sequence[str], observer: Observer) -> Plan:

@@ -78,7 +78,7 @@ class PassRequest:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenArtifact:
     """An artifact that was written; `facts` as an `Artifact` has them."""
 
     format: Format
@@ -102,7 +102,7 @@ class SampleCounts:
 
 
 @dataclass(frozen=True)
-class News:
+class StepNews:
     """What a step says on the way: how far it is, a fraction and a message, or a warning."""
 
     progress: tuple[float | None, str] | None = None
@@ -118,7 +118,7 @@ class Call:
 
     function: str
     request: StepRequest
-    gives: type[Written | SourceFindings | SampleCounts]
+    gives: type[WrittenArtifact | SourceFindings | SampleCounts]
 
 
 @dataclass(frozen=True)

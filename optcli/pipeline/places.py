@@ -63,7 +63,7 @@ class Nodes(Protocol):
         """Those that do; None where there are none."""
 
 
-class Pairs(Protocol):
+class PairMeasurement(Protocol):
     """Launch pairs of two artifacts: `latency.LaunchPairs`, or the same on another machine."""
 
     def measure(self, count: int) -> Measured:
@@ -113,7 +113,7 @@ class Place(Protocol):
         """Measure alone there as long as the block runs: for `pairs`, which take no lock themselves."""
         ...
 
-    def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Pairs:
+    def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> PairMeasurement:
         """Launch pairs of a baseline and a candidate, as `latency.LaunchPairs` takes them."""
         ...
 
@@ -174,7 +174,7 @@ class Here:
         """As `Place` says."""
         return holding_measurement_lock(step, observer)
 
-    def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Pairs:
+    def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> PairMeasurement:
         """As `Place` says."""
         return latency.LaunchPairs(order, logs, observer)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,21 +53,3 @@ class PreparedSamples:
                     shutil.move(part, work / part.name)
                 self.store.put(_KIND, key, work, {}, self._ingredients)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The roles that a step reads, by name; `keep` is where its worker may leave what it prepares."""
-
-    sets: Mapping[str, PreparedSamples]
-    keep: Path
-
-    def kept(self) -> dict[str, Path]:
-        """Where the samples of each role lie that somebody has prepared before."""
-        places = {role: each.find() for role, each in self.sets.items()}
-        return {role: path for role, path in places.items() if path is not None}
-
-    def take(self) -> None:
-        """Keep what the worker has left."""
-        for role, each in self.sets.items():
-            each.take(self.keep / role)

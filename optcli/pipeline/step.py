@@ -38,12 +38,12 @@ from optcli.pipeline import check
 from optcli.pipeline.comparison_process import ComparisonProcess, comparing
 from optcli.pipeline.messages import (
     DataRequest,
-    News,
     PassRequest,
     SampleCounts,
     SourceFindings,
     SourceRequest,
-    Written,
+    StepNews,
+    WrittenArtifact,
 )
 from optcli.sample import SampleSet
 from optcli.settings import user_code
@@ -62,14 +62,14 @@ class _Reporting(Silent):
 
     def progress(self, step: str, fraction: float | None, message: str) -> None:
         if self._channel is not None:
-            self._channel.send(News(progress=(fraction, message)))
+            self._channel.send(StepNews(progress=(fraction, message)))
 
     def warned(self, step: str, message: str) -> None:
         if self._channel is not None:
-            self._channel.send(News(warned=message))
+            self._channel.send(StepNews(warned=message))
 
 
-def make_source(request: SourceRequest, channel: Channel | None) -> Written:
+def make_source(request: SourceRequest, channel: Channel | None) -> WrittenArtifact:
     """Write the model as it comes from its source, and see that it runs on real samples."""
     inputs, out = request.inputs, request.out
     source = sources.find(request.kind).model_validate(request.source)
@@ -83,10 +83,10 @@ def make_source(request: SourceRequest, channel: Channel | None) -> Written:
     first = check.usable(artifact, inputs, request.probe, request.threads)
     for message in first.notes:
         _Reporting(channel).warned("", message)
-    return Written(source.format, written.precision, {**facts, **first.facts})
+    return WrittenArtifact(source.format, written.precision, {**facts, **first.facts})
 
 
-def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
+def make_artifact(request: PassRequest, channel: Channel | None) -> WrittenArtifact:
     """Run a pass; check what it wrote, against its parent where the pass is a conversion."""
     source = request.parent
     job = _job(request, channel)
@@ -119,7 +119,7 @@ def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
     if source.foreign and source.format in SCANNED and made_format in CODE:
         # Compiled, it is no longer held to its memory: whoever opens this must trust the program.
         facts.setdefault(UNPROVEN, [f"it was compiled from a program from elsewhere ({source.format})"])
-    return Written(made_format, made.precision or source.precision, facts)
+    return WrittenArtifact(made_format, made.precision or source.precision, facts)
 
 
 def check_source(request: PassRequest, channel: Channel | None) -> SourceFindings:

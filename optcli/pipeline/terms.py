@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import data
-from optcli.errors import InputError
+from optcli.errors import InputError, UsageError
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests, of_value
 from optcli.recipe import Recipe
@@ -78,6 +78,16 @@ def evaluated_on(recipe: Recipe, digests: FileDigests, but: Sequence[str]) -> st
     ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, digests)
     samples = {part: ingredients[part] for part in ("settings", "content")}
     return of_value([samples, *judged_by(recipe, digests, but)])
+
+
+def require_evaluation(recipe: Recipe, place: Path, purpose: str) -> None:
+    """Raise `UsageError` where a recipe has no evaluation data for a purpose, such as `to judge on`."""
+    if "evaluation" not in recipe.data:
+        raise UsageError(
+            f"the recipe names no data {purpose}",
+            place=str(place),
+            hint="add data: {evaluation: {source: ...}}",
+        )
 
 
 def judging_code(recipe: Recipe) -> dict[str, str]:

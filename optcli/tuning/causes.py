@@ -9,7 +9,7 @@ from optcli.errors import OptcliError
 from optcli.measure import profiling
 from optcli.measure.profiling import Profile
 from optcli.pipeline import places
-from optcli.pipeline.making import Made
+from optcli.pipeline.making import BuiltPlan
 from optcli.pipeline.reporting import artifact_summary
 from optcli.report.tuning_findings import int8_that_does_not_pay
 from optcli.results.tuning import TuningTrial
@@ -43,7 +43,7 @@ def cause_of_int8(done: Sequence[TuningTrial], trials: Trials) -> str | None:
     return f"{findings[0].message} (profile of {slow.label})"
 
 
-def _profiled(made: Made, trial_runner: TrialRunner, batch_size: int) -> Profile:
+def _profiled(made: BuiltPlan, trial_runner: TrialRunner, batch_size: int) -> Profile:
     one, recipe = subject(made, _NAME), made.plan.recipe
     built = artifact(made, _NAME)
     folder: Path = trial_runner.folder

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli import pipeline
 from optcli.accuracy import policies
 from optcli.errors import ExitCode, shown_path
 from optcli.observer import Observer
-from optcli.pipeline import reporting
+from optcli.pipeline import building, reporting
 from optcli.pipeline.execute import BuildSettings
 from optcli.recipe import Recipe
 from optcli.report.recommendation import Advice
@@ -70,7 +69,7 @@ def build(
         command=f"optcli tune {shown_path(recipe.path)}",
     )
     finalists.write(path, content)
-    return pipeline.build(
+    return building.build(
         path,
         store=store,
         artifacts=artifacts,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from optcli.errors import StepError
 from optcli.measure import latency
 from optcli.measure.latency import Measured
-from optcli.pipeline.making import Made
+from optcli.pipeline.making import BuiltPlan
 from optcli.recipe import Recipe
 from optcli.results import Estimate, Latency
 from optcli.results.tuning import TuningTrial, geometric_mean, product, scaled
@@ -28,7 +28,9 @@ _LAUNCHES = 2
 _SECONDS = 3.0
 
 
-def quick(made: Made, batch_sizes: Sequence[int], launches: int, max_seconds: float) -> LatencySettings:
+def quick(
+    made: BuiltPlan, batch_sizes: Sequence[int], launches: int, max_seconds: float
+) -> LatencySettings:
     """Settings by which trials are timed."""
     asked = {"batch_sizes": tuple(batch_sizes), "launches": launches, "max_seconds": max_seconds}
     return LatencySettings.model_validate({"mode": "quick", "threads": made.plan.threads, **asked})
@@ -59,7 +61,7 @@ class Timing:
     def timed(
         self,
         trial_runner: TrialRunner,
-        made: Made,
+        made: BuiltPlan,
         names: Sequence[str],
         trial: TuningTrial,
         best: TuningTrial | None = None,

@@ -19,7 +19,7 @@ from optcli.pipeline import places, plugins
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.labels import with_labels
-from optcli.pipeline.making import Made, Phases, make
+from optcli.pipeline.making import BuiltPlan, Phases, make
 from optcli.pipeline.places import Nodes
 from optcli.pipeline.plan import PlannedVariant, Step, plan_of
 from optcli.recipe import Recipe
@@ -60,13 +60,13 @@ class TrialRunner:
             raise StepError("the time is used up", place="tune", hint="give it more --minutes")
         return replace(self.settings, timeout_s=max(1.0, min(self.settings.timeout_s, left_s)))
 
-    def make(self, recipe: Recipe) -> Made:
+    def make(self, recipe: Recipe) -> BuiltPlan:
         """Build all variants of a recipe. Raises what keeps all of them from being built."""
         traits = plugins.traits(recipe, self.store, self.store.digests)
         to_do = plan_of(with_labels(recipe, self.store), traits, self.store.digests)
         return make(to_do, self.store, self.observer, self._in_time(), Phases())
 
-    def judge(self, made: Made, name: str, samples: DataSettings | None = None) -> Accuracy:
+    def judge(self, made: BuiltPlan, name: str, samples: DataSettings | None = None) -> Accuracy:
         """Accuracy of a variant beside the baseline on evaluation samples, or on these `samples`.
 
         Raises what keeps either from being judged.
@@ -97,7 +97,7 @@ class TrialRunner:
 
     def measure(
         self,
-        made: Made,
+        made: BuiltPlan,
         names: Sequence[str],
         settings: LatencySettings,
         seed: int,
@@ -127,7 +127,7 @@ class TrialRunner:
             return latency.measure(order, self.folder / "logs", self.observer, enough=enough)
 
 
-def artifact(made: Made, name: str) -> Artifact:
+def artifact(made: BuiltPlan, name: str) -> Artifact:
     """What was built of a variant. Raises the error of the step that failed."""
     if name in made.artifacts:
         return made.artifacts[name]
@@ -138,19 +138,19 @@ def artifact(made: Made, name: str) -> Artifact:
     raise next((e for e in errors if e is not None), StepError(reason, place=name))
 
 
-def planned(made: Made, name: str) -> PlannedVariant:
+def planned(made: BuiltPlan, name: str) -> PlannedVariant:
     """A variant as it was planned."""
     return next(each for each in made.plan.variants if each.name == name)
 
 
-def subject(made: Made, name: str) -> Subject:
+def subject(made: BuiltPlan, name: str) -> Subject:
     """A variant that was built, as it is judged. Raises the error of the step that failed."""
     variant = planned(made, name)
     options = variant.runner_options(made.plan.threads)
     return Subject(name, artifact(made, name), variant.runner_name, variant.runner, options)
 
 
-def early_end(made: Made, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def early_end(made: BuiltPlan, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Why a training of a trial ended early, and after what share of its `train_s`."""
     facts: dict[str, Any] = {}
     steps = planned(made, name).steps
@@ -169,14 +169,14 @@ def early_end(made: Made, name: str, parameters: Mapping[str, Any]) -> dict[str,
     return facts
 
 
-def blocks_gone(made: Made, name: str) -> dict[str, Any]:
+def blocks_gone(made: BuiltPlan, name: str) -> dict[str, Any]:
     """How many blocks of a network were removed, and of how many."""
     step = next(step for step in planned(made, name).steps if step.name == "prune")
     pruning = _facts_of(made, step)["pruning"]
     return {"blocks_removed": len(pruning["blocks_removed"]), "blocks_found": pruning["blocks_found"]}
 
 
-def _facts_of(made: Made, step: Step) -> dict[str, Any]:
+def _facts_of(made: BuiltPlan, step: Step) -> dict[str, Any]:
     return dict(made.done[step.key].artifact().facts)
 
 

@@ -22,7 +22,7 @@ from optcli.accuracy import policies
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.measure import latency
-from optcli.pipeline.making import Made
+from optcli.pipeline.making import BuiltPlan
 from optcli.recipe import Recipe, Variant, load
 from optcli.results import Accuracy, Estimate
 from optcli.results.tuning import Trial, TuningTrial
@@ -209,7 +209,7 @@ class Trials(Engine):
         return recipe.model_copy(update={"data": data})
 
     def _judged(
-        self, trial_runner: TrialRunner, made: Made, name: str, trial: TuningTrial
+        self, trial_runner: TrialRunner, made: BuiltPlan, name: str, trial: TuningTrial
     ) -> TuningTrial:
         """The trial with its loss: on a part of the samples first, on all where that leaves hope."""
         part = self.validation.part(self._samples) if self._samples else None
@@ -230,7 +230,7 @@ class Trials(Engine):
         return (self._samples or 0) * an_image_ms / 1000 > _LONG_S
 
     def _with_groups(
-        self, trial_runner: TrialRunner, made: Made, name: str, trial: TuningTrial
+        self, trial_runner: TrialRunner, made: BuiltPlan, name: str, trial: TuningTrial
     ) -> TuningTrial:
         """The trial with the layers that may be left in float, where quantizing has cost too much."""
         is_plain = trial.parameters.get("quantizer") in QUANTIZING and "floats" not in trial.parameters
@@ -324,7 +324,7 @@ class Repairs(Engine):
         trial = Trial(number=number, label=label, options=changed, seconds=0.0)
         return self.ended(trial, lambda started: self._carried_out(started, start)[0])
 
-    def _carried_out(self, trial: Trial, start: Trial | None) -> tuple[Trial, Made, Accuracy]:
+    def _carried_out(self, trial: Trial, start: Trial | None) -> tuple[Trial, BuiltPlan, Accuracy]:
         name = self._name(trial.number)
         made = self._make(name, trial.options)
         judged = self.trial_runner.judge(made, name)
@@ -338,7 +338,7 @@ class Repairs(Engine):
     def _name(self, number: int) -> str:
         return f"{self.variant}.trial-{number}"
 
-    def _make(self, name: str, changed: dict[str, Any]) -> Made:
+    def _make(self, name: str, changed: dict[str, Any]) -> BuiltPlan:
         """The trial, its float parent and the baseline; the last two come from the store."""
         recipe = self.recipe
         variant, baseline = recipe.variants[self.variant], str(recipe.baseline)
@@ -356,7 +356,7 @@ class Repairs(Engine):
         about = {"inside": inside, "value": judged.value, "drop": judged.drop}
         return self.with_artifact(trial, built).model_copy(update=about)
 
-    def _timed(self, trial: Trial, made: Made, name: str, start: Trial | None) -> Trial:
+    def _timed(self, trial: Trial, made: BuiltPlan, name: str, start: Trial | None) -> Trial:
         """The trial with its speed-up over the float parent, if it is trial 0 or inside the bar."""
         if start is not None and start.operators is not None and trial.operators is not None:
             fewer = max(0, start.operators - trial.operators)
@@ -369,7 +369,7 @@ class Repairs(Engine):
         # Of many trials one looks faster by chance: it must be so again, over fresh processes.
         return self._measured(trial, made, name, _CONFIRMING)
 
-    def _measured(self, trial: Trial, made: Made, name: str, launches: int) -> Trial:
+    def _measured(self, trial: Trial, made: BuiltPlan, name: str, launches: int) -> Trial:
         size = self.recipe.latency.batch_sizes[0]
         settings = quick(made, (size,), launches, 5.0 * launches)
         names, seed = (self._parent, name), self.recipe.seed + launches

@@ -8,7 +8,7 @@ import sized_detector
 
 from optcli.data.images import Images
 from optcli.outputs.postprocess import Postprocess
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.pipeline.model_files.built_variant import open_built
 from optcli.serving.inference import ProbeRequest, probe
 from optcli.serving.inference.answering import Answering

@@ -307,7 +307,7 @@ def test_a_build_with_data_from_code(project):
 @pytest.mark.slow
 def test_a_real_detector_on_real_boxes(shared, tmp_path):
     """No metric of detection yet: the outputs of the variants are compared."""
-    from optcli.pipeline import build
+    from optcli.pipeline.building import build
 
     data = "{{source: 'coco:{}/datasets/coco_tiny_val', split: {{seed: 0, {}}}, prepare: *p}}"
     (tmp_path / "detector.yaml").write_text(

@@ -18,7 +18,8 @@ from PIL import Image
 from tiny_project import DATA, HEAD, write_images, write_model
 
 from optcli.environment import usable_cores
-from optcli.pipeline import build, ray_session
+from optcli.pipeline import ray_session
+from optcli.pipeline.building import build
 from optcli.results import Report
 from optcli.results.serving import Inference
 from optcli.serving.inference import InferenceSettings, infer

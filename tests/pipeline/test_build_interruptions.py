@@ -132,7 +132,8 @@ STARTED_SLOWLY = """\
 import os, signal, sys, time
 from pathlib import Path
 import psutil
-from optcli.pipeline import build, execute, local_maker
+from optcli.pipeline import execute, local_maker
+from optcli.pipeline.building import build
 
 def slowly(*arguments, **options):
     child = spawn(*arguments, **options)

@@ -9,7 +9,7 @@ from ray_cluster import made
 from s3_server import Bucket
 from tiny_project import DATA, Heard, Project, project_in
 
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.results import Report
 from optcli.store import Store
 from optcli.store.remote import manifest

@@ -11,7 +11,7 @@ import pytest
 from tiny_project import write_images
 
 from optcli.observer import Silent
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.store import Store
 
 RECIPE = """\

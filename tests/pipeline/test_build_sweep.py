@@ -7,7 +7,7 @@ from report_forms import markdown, text
 from tiny_project import HEAD, Heard, Project
 
 from optcli.errors import RecipeError
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.results import Report
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,8 @@ from tiny_project import DATA, Heard, Project, build_options, project_in
 from optcli.artifact import CODE, Format
 from optcli.errors import ExitCode, InputError
 from optcli.models.formats import torch as torch_format
-from optcli.pipeline import admission, build
+from optcli.pipeline import admission
+from optcli.pipeline.building import build
 from optcli.pipeline.preview import preview
 from optcli.store import Entry, Store
 from optcli.store.remote import RemotePlace, manifest

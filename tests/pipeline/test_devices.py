@@ -8,11 +8,12 @@ from tiny_project import DATA, HEAD, Heard
 from optcli import environment
 from optcli.errors import MissingError, RecipeError, UsageError
 from optcli.files.digest import FileDigests
-from optcli.pipeline import build, keys, plan
+from optcli.pipeline import keys, plan
+from optcli.pipeline.building import build
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import planned
 from optcli.pipeline.on_ray import device_nodes
-from optcli.pipeline.on_ray.device_nodes import Node
+from optcli.pipeline.on_ray.device_nodes import RayNode
 from optcli.pipeline.remote_devices import devices as remote_devices
 from optcli.pipeline.remote_devices import measuring
 from optcli.pipeline.remote_devices.messages import Look, Seen, Wish
@@ -95,7 +96,7 @@ def test_a_device_of_a_cluster_needs_ray(project):
 
 
 def node(name, **resources):
-    return Node(name, f"host-{name}", {"CPU": 2.0, "memory": 1e9, "node:10.0.0.1": 1.0, **resources})
+    return RayNode(name, f"host-{name}", {"CPU": 2.0, "memory": 1e9, "node:10.0.0.1": 1.0, **resources})
 
 
 def test_nodes_that_have_all_of_it_are_the_device():

@@ -18,7 +18,7 @@ from tiny_project import DATA, HEAD, Heard, Project, build_options
 
 from optcli import environment
 from optcli.errors import ExitCode, MissingError, UsageError
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.pipeline.on_ray import devices, parcels
 from optcli.pipeline.on_ray.cluster import NODE_ID
 from optcli.pipeline.remote_devices.messages import UnreachableError

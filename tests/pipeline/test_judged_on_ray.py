@@ -10,7 +10,7 @@ import pytest
 from ray_cluster import RayCluster, built, wait_for
 from tiny_project import DATA, Heard, Project, write_images
 
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.pipeline.execute import BuildSettings
 from optcli.results import Report
 from optcli.store import Store

@@ -30,7 +30,7 @@ STARTS = [
         "accuracy/process.py",
         "measure/latency/shapes.py",
     ),
-    *(f"pipeline/{name}.py" for name in ("latency", "accuracy", "sweep", "shapes")),
+    *(f"pipeline/{name}.py" for name in ("latency", "accuracy", "shapes")),
     *("pipeline/verification/layers.py", "pipeline/roofline_share.py", "measure/roofline/__init__.py"),
 ]
 

@@ -11,7 +11,7 @@ from ray_cluster import RayCluster
 from tiny_project import Heard, build_options
 
 from optcli.artifact import Format
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.results import Report
 from optcli.store import Store
 

@@ -18,7 +18,8 @@ from optcli.errors import MissingError, UsageError
 from optcli.files.digest import FileDigests, of_bytes
 from optcli.passes import Traits
 from optcli.passes.quantize_nncf import QuantizeNncf
-from optcli.pipeline import build, step
+from optcli.pipeline import step
+from optcli.pipeline.building import build
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import planned
 from optcli.pipeline.messages import PassRequest
@@ -369,7 +370,7 @@ def test_without_the_option_ray_is_never_imported(project):
     project.recipe('  plain: []\n  a: ["./fakes.py:Copy"]\n')
     program = (
         "import sys\n"
-        "from optcli.pipeline import build\n"
+        "from optcli.pipeline.building import build\n"
         f"build('recipe.yaml', store=__import__('pathlib').Path({str(project.store)!r}),"
         f" artifacts=__import__('pathlib').Path({str(project.artifacts)!r}))\n"
         "assert 'ray' not in sys.modules\n"

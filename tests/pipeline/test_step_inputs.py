@@ -19,7 +19,7 @@ from optcli.passes import Traits
 from optcli.passes.finetune import Finetune
 from optcli.pipeline import execute, step
 from optcli.pipeline.local_maker import LocalMaker
-from optcli.pipeline.messages import Call, Order, PassRequest, Written
+from optcli.pipeline.messages import Call, Order, PassRequest, WrittenArtifact
 from optcli.settings import TensorSpec
 from optcli.store import Store
 
@@ -50,7 +50,7 @@ def order_of(parent, origin, **traits):
         origin=origin.artifact(),
         data={},
     )
-    call = Call("optcli.pipeline.step:make_artifact", request, Written)
+    call = Call("optcli.pipeline.step:make_artifact", request, WrittenArtifact)
     entries = {"parent": parent, "origin": origin}
     return Order("artifact", "f" * 64, "label", call, {}, entries=entries)
 
@@ -60,7 +60,7 @@ def made(store, order, carry):
 
     def carried(order, request, log):
         carry(request)
-        return Written(Format.ONNX, "fp32", {})
+        return WrittenArtifact(Format.ONNX, "fp32", {})
 
     with store.work(order.kind, order.key) as work:
         return LocalMaker(store, None, carried).make(order, work)

@@ -16,7 +16,7 @@ from tiny_project import weights, write_recipe
 
 import optcli
 from optcli.cli import run
-from optcli.pipeline import build
+from optcli.pipeline.building import build
 from optcli.results.loadtest import Drift, LoadTest
 from optcli.serving.drift import input_statistics
 from optcli.serving.prediction.storage import MANIFEST

@@ -14,7 +14,7 @@ from optcli.cli import run
 from optcli.errors import StepError, UsageError
 from optcli.observer import Silent
 from optcli.pipeline.execute import BuildSettings, evaluating_nodes
-from optcli.pipeline.making import Made
+from optcli.pipeline.making import BuiltPlan
 from optcli.recipe import Recipe, load
 from optcli.settings.latency import LatencySettings
 from optcli.store import Store
@@ -99,7 +99,7 @@ def test_a_search_has_its_trials_made_where_it_is_told(
 ) -> None:
     heard: list[TrialRunner] = []
 
-    def make(self: TrialRunner, recipe: Recipe) -> Made:
+    def make(self: TrialRunner, recipe: Recipe) -> BuiltPlan:
         heard.append(self)
         raise StepError("enough")
 

@@ -2,8 +2,7 @@
 
 The callable is a class or function that returns an `nn.Module`; `arguments` are passed to it by name.
 The code and every local module it imports are copied into the artifact, so that a later edit does
-not change an old artifact. A file that the code opens by itself is refused: it is in no key, and optcli
-would reuse an old result after a change of it.
+not change an old artifact.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ _CODE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll")
 _INSTALLERS = (".egg-info", ".dist-info")
 _METADATA = ("entry_points.txt", "METADATA", "PKG-INFO", "RECORD", "top_level.txt")
 _WRITING = os.O_WRONLY | os.O_RDWR
+# A file that the code opens by itself is in no key: after a change of it optcli would reuse an old
+# result. An audit hook sees such files.
 # An audit hook cannot be taken away again: there is one, which tells whoever watches.
 _watching: list[list[str]] = []
 _hooked: list[bool] = []

@@ -25,12 +25,12 @@ _LOOK_TIMEOUT_S = 120.0
 _EVERYWHERE = ("CPU", "memory", "object_store_memory")
 
 
-class LostError(Exception):
+class NodeLostError(Exception):
     """The node of a device was lost while it measured."""
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """One node of a cluster: its id, the name of its host and its resources by Ray's names."""
 
     id: str
@@ -38,16 +38,16 @@ class Node:
     resources: Mapping[str, float]
 
 
-def nodes() -> list[Node]:
+def nodes() -> list[RayNode]:
     """The nodes that are alive, in an order that does not change from one build to the next."""
     living = [
-        Node(each["NodeID"], each.get("NodeManagerHostname", ""), dict(each["Resources"]))
+        RayNode(each["NodeID"], each.get("NodeManagerHostname", ""), dict(each["Resources"]))
         for each in alive()
     ]
     return sorted(living, key=lambda node: (node.host, node.id))
 
 
-def fitting(device: str, place: RayPlace, present: Iterable[Node]) -> list[Node]:
+def fitting(device: str, place: RayPlace, present: Iterable[RayNode]) -> list[RayNode]:
     """The nodes that have what a device asks for. Raises `MissingError` where there are none."""
     present = list(present)
     fit = [
@@ -74,8 +74,8 @@ def fitting(device: str, place: RayPlace, present: Iterable[Node]) -> list[Node]
     )
 
 
-def seen(device: str, node: Node, look: Look) -> Seen:
-    """What a node says of itself. Raises `LostError` where it does not answer."""
+def seen(device: str, node: RayNode, look: Look) -> Seen:
+    """What a node says of itself. Raises `NodeLostError` where it does not answer."""
     import ray
 
     # It takes none of the node's resources: it waits for nobody.
@@ -89,22 +89,24 @@ def seen(device: str, node: Node, look: Look) -> Seen:
             hint="its node needs the same optcli and Python as this machine",
         ) from error
     except (ray.exceptions.RayError, TimeoutError) as error:
-        raise LostError(f"{node.host} does not answer: {type(error).__name__}") from error
+        raise NodeLostError(f"{node.host} does not answer: {type(error).__name__}") from error
 
 
 class Held:
     """A node that is held to measure on, until it is released."""
 
-    def __init__(self, device: str, place: RayPlace, node: Node, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, device: str, place: RayPlace, node: RayNode, tell: Callable[[str], None]
+    ) -> None:
         """Waits until nobody else measures there, and nothing of Ray runs there; `tell` hears of it.
 
-        Raises `LostError` where the node is lost meanwhile.
+        Raises `NodeLostError` where the node is lost meanwhile.
         """
         self._device, self._node = device, node
         self._actor = self._acquired(place, tell)
 
     def carry_out(self, order: DeviceOrder) -> tuple[DeviceAnswer, bytes]:
-        """The answer to an order, and raw samples. Raises `LostError` and `StepError`."""
+        """The answer to an order, and raw samples. Raises `NodeLostError` and `StepError`."""
         import ray
 
         ref = self._actor.carry_out.remote(messages.to_record(order))
@@ -118,7 +120,7 @@ class Held:
                 hint="its node needs the same optcli and Python as this machine",
             ) from error
         except ray.exceptions.RayError as error:
-            raise LostError(f"{self._node.host} was lost: {type(error).__name__}") from error
+            raise NodeLostError(f"{self._node.host} was lost: {type(error).__name__}") from error
         return messages.read(DeviceAnswer, record), samples
 
     def release(self) -> None:
@@ -176,7 +178,7 @@ class Held:
         return True
 
 
-def _all_of(node: Node, place: RayPlace) -> dict[str, Any]:
+def _all_of(node: RayNode, place: RayPlace) -> dict[str, Any]:
     """All cores and GPUs of a node, and of what the device asks for as much as it asks."""
     own = {name: amount for name, amount in place.wanted.items() if name not in ("CPU", "GPU")}
     return {
@@ -186,9 +188,9 @@ def _all_of(node: Node, place: RayPlace) -> dict[str, Any]:
     }
 
 
-def _require_alive(node: Node) -> None:
+def _require_alive(node: RayNode) -> None:
     if all(each.id != node.id for each in nodes()):
-        raise LostError(f"{node.host} was lost")
+        raise NodeLostError(f"{node.host} was lost")
 
 
 def _looking() -> Callable[[dict[str, Any]], dict[str, Any]]:

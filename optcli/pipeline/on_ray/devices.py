@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
-from optcli import environment
 from optcli.artifact import Artifact
-from optcli.errors import MissingError, StepError, UsageError, from_record
+from optcli.errors import MissingError, StepError, UsageError
 from optcli.observer import Observer
 from optcli.pipeline import ray_session
 from optcli.pipeline.on_ray import device_nodes, parcels
 from optcli.pipeline.on_ray.cluster import Cluster
-from optcli.pipeline.on_ray.device_nodes import Held, LostError, Node
+from optcli.pipeline.on_ray.device_nodes import Held, NodeLostError, RayNode
 from optcli.pipeline.on_ray.maker import require
 from optcli.pipeline.plan import Device, Plan
 from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
@@ -25,7 +23,7 @@ from optcli.pipeline.remote_devices.messages import (
     UnreachableError,
 )
 from optcli.settings.devices import RayPlace
-from optcli.store import Store, locks
+from optcli.store import Store
 
 # How often a measurement begins again because the node was lost.
 _TRIES = 3
@@ -82,7 +80,7 @@ class RayDevice(RemoteDevice):
     def __init__(self, name: str, ray: RayPlace, plan: Plan, store: Store) -> None:
         super().__init__(name, look_for(plan, store.digests))
         self._ray, self._store = ray, store
-        self._node: Node | None = None
+        self._node: RayNode | None = None
         self._held: Held | None = None
 
     def choose(self, observer: Observer) -> None:
@@ -91,7 +89,7 @@ class RayDevice(RemoteDevice):
         for node in device_nodes.fitting(self._name, self._ray, device_nodes.nodes()):
             try:
                 seen = device_nodes.seen(self._name, node, self._look)
-            except LostError as error:
+            except NodeLostError as error:
                 unfit.append(str(error))
                 continue
             if not seen.unfit:
@@ -128,7 +126,7 @@ class RayDevice(RemoteDevice):
         for lost in range(_TRIES):
             try:
                 answer, samples = self._carried_out(step, order, observer)
-            except LostError as error:
+            except NodeLostError as error:
                 self._held = None
                 observer.warned(step, f"{error}; it begins again")
                 if lost + 1 < _TRIES:
@@ -142,11 +140,7 @@ class RayDevice(RemoteDevice):
                 continue
             for message in answer.warned:
                 observer.warned(step, message)
-            if answer.unreachable:
-                message = f"files do not reach the device {self._name}: {answer.unreachable}"
-                raise StepError(message, hint="see whether it reaches the remote store")
-            if answer.error is not None:
-                raise from_record(answer.error)
+            self._require_answer(answer, "see whether it reaches the remote store")
             return answer, samples
         raise StepError(
             f"the device {self._name} was lost {_TRIES} times while it measured",
@@ -156,20 +150,13 @@ class RayDevice(RemoteDevice):
     def _carried_out(
         self, step: str, order: DeviceOrder, observer: Observer
     ) -> tuple[DeviceAnswer, bytes]:
-        is_here = self._seen.machine == environment.machine()
         assert self._node is not None
-        with locks.background_paused() if is_here else nullcontext():
-            if self._held is None:
-                self._held = Held(
-                    self._name, self._ray, self._node, lambda text: observer.warned(step, text)
-                )
-            if order.pairs is not None:  # whoever asks for pairs says how far they are
-                return self._held.carry_out(order)
-            observer.started(step)
-            began = time.monotonic()
-            answered = self._held.carry_out(order)
-            observer.finished(step, time.monotonic() - began)
-            return answered
+        if self._held is None:
+            self._held = Held(
+                self._name, self._ray, self._node, lambda text: observer.warned(step, text)
+            )
+        held = self._held
+        return self._timed(step, order, observer, lambda: held.carry_out(order))
 
     def _sent(self, artifacts: Sequence[Artifact], feeds: Path | None) -> Travelling:
         """How these files come to the node; they lie in the remote store afterwards."""

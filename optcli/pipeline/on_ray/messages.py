@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.accuracy.evaluation import EvaluationRequest
-from optcli.pipeline.messages import News, PassRequest
+from optcli.pipeline.messages import PassRequest, StepNews
 from optcli.pipeline.remote_devices.messages import Contents
 
 
@@ -103,4 +103,4 @@ class NodeAnswer:
     result: dict[str, Any] | None = None
     contents: Contents = field(default_factory=dict)
     log: str = ""
-    news: tuple[News, ...] = ()
+    news: tuple[StepNews, ...] = ()

@@ -21,7 +21,7 @@ from optcli.passes import Traits
 from optcli.pipeline import step
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.local_maker import LocalMaker, StepWorkers, log_of
-from optcli.pipeline.messages import Call, News, Order, PassRequest
+from optcli.pipeline.messages import Call, Order, PassRequest, StepNews
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart, Shared, Shipped
 from optcli.pipeline.remote_devices import measuring
@@ -57,7 +57,7 @@ class _Workers:
 
     made_for: tuple[Any, ...] = ()
     workers: StepWorkers | None = None
-    news: list[News] = field(default_factory=list)
+    news: list[StepNews] = field(default_factory=list)
 
     def of(self, order: NodeOrder) -> StepWorkers:
         wanted = (order.threads, order.timeout_s, order.preload)
@@ -74,7 +74,7 @@ class _Workers:
         self.news.clear()
         return self.workers
 
-    def _heard(self, news: News) -> None:
+    def _heard(self, news: StepNews) -> None:
         if news.warned is not None:  # how far a step is cannot be told from here
             self.news.append(news)
 

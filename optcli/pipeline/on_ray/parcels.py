@@ -54,7 +54,7 @@ class Project:
         return {path: (path.stat().st_size, content) for path, content in self.files.items()}
 
 
-class _Noting(FileDigests):
+class _NotingDigests(FileDigests):
     """Notes the files that are asked for: a key holds the digest of each file that it depends on."""
 
     def __init__(self, known: FileDigests) -> None:
@@ -80,7 +80,7 @@ def project_of(
 
     `references` name code of the user's own, relative to `folder` as the paths of `roles` are.
     """
-    noting = _Noting(digests)
+    noting = _NotingDigests(digests)
     names: set[Path] = set()
     try:
         for reference in references:

@@ -63,7 +63,7 @@ _HINTS = {
 _STAYS = ("cli/", "gate/", "serving/", "tuning/")
 
 
-class LostError(Exception):
+class HostLostError(Exception):
     """The host, or the connection to it, is gone."""
 
 
@@ -106,7 +106,7 @@ class Connection:
             raise
 
     def call(self, kind: str, record: Any, tell: Callable[[str], None]) -> tuple[Frame, bytes]:
-        """The answer to a message, and the samples before it. Raises `LostError`."""
+        """The answer to a message, and the samples before it. Raises `HostLostError`."""
         samples = b""
         try:
             self._frames.send_record(kind, record)
@@ -124,7 +124,7 @@ class Connection:
                 return frame, samples
 
     def send(self, files: Mapping[Path, str]) -> None:
-        """Send what is not there yet, by the digests of files. Raises `LostError` and OSError."""
+        """Send what is not there yet, by the digests of files. Raises `HostLostError` and OSError."""
         for path, content in files.items():
             if content in self._sent:
                 continue
@@ -220,11 +220,11 @@ class Connection:
         where = f"the device {self._device} ({self._host.target})"
         return MissingError(f"{where}: {what}", place=f"devices.{self._device}", hint=hint)
 
-    def _lost(self, why: str) -> LostError:
+    def _lost(self, why: str) -> HostLostError:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
         said = self._last_words()
-        return LostError(f"{why}; ssh says: {said}" if said else why)
+        return HostLostError(f"{why}; ssh says: {said}" if said else why)
 
 
 def hint_of(said: str, host: Host, otherwise: str) -> str:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
-from optcli import environment
 from optcli.artifact import Artifact
-from optcli.errors import MissingError, StepError, from_record
+from optcli.errors import MissingError, StepError
 from optcli.files.digest import FileDigests
 from optcli.observer import Observer
-from optcli.pipeline.on_ssh.connection import Connection, LostError, hint_of
-from optcli.pipeline.on_ssh.frames import EndedError, Frame
+from optcli.pipeline.on_ssh.connection import Connection, HostLostError, hint_of
+from optcli.pipeline.on_ssh.frames import EndedError
 from optcli.pipeline.on_ssh.hosts import Host, host_of
 from optcli.pipeline.plan import Device, Plan
 from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
 from optcli.pipeline.remote_devices.messages import DeviceAnswer, DeviceOrder, Look, Seen, Travelling
-from optcli.store import Store, locks
+from optcli.store import Store
 from optcli.workers import messages
 
 
@@ -64,7 +62,7 @@ class SshDevice(RemoteDevice):
         try:
             frame, _ = connection.call("look", messages.to_record(self._look), tell)
             seen = messages.read(Seen, frame.record()) if frame.kind == "seen" else None
-        except (LostError, EndedError, StepError) as error:
+        except (HostLostError, EndedError, StepError) as error:
             raise self._unfit(str(error)) from error
         if seen is None:
             raise self._unfit(frame.payload.decode(errors="replace"))
@@ -103,7 +101,6 @@ class SshDevice(RemoteDevice):
             if self._seen.machine != before:
                 raise StepError(f"the device {self._name} is another machine now", hint="build again")
         assert self._connection is not None
-        is_here = self._seen.machine == environment.machine()
         try:
             files = travelling_files(artifacts, feeds, self._digests)
             self._connection.send(
@@ -114,13 +111,21 @@ class SshDevice(RemoteDevice):
                 }
             )
             order = order_of(Travelling(files=files))
-            with locks.background_paused() if is_here else nullcontext():
-                frame, samples = self._carried_out(step, order, self._connection, observer)
+            record, connection = messages.to_record(order), self._connection
+            frame, samples = self._timed(
+                step,
+                order,
+                observer,
+                lambda: connection.call("order", record, lambda text: observer.warned(step, text)),
+            )
             if frame.kind == "answer":
-                return self._read(messages.read(DeviceAnswer, frame.record())), samples
+                answer = messages.read(DeviceAnswer, frame.record())
+                hint = "make room there, or say where there is some: `folder` of the device"
+                self._require_answer(answer, hint)
+                return answer, samples
         except OSError as error:
             raise StepError(f"files do not reach the device {self._name}: {error}") from error
-        except (LostError, EndedError) as error:
+        except (HostLostError, EndedError) as error:
             self.close()
             raise StepError(
                 f"the device {self._name} was lost while it measured: {error}",
@@ -130,29 +135,3 @@ class SshDevice(RemoteDevice):
             f"the device {self._name} could not measure: {frame.payload.decode(errors='replace')}",
             hint="see whether it has room for the artifacts (`folder` of the device says where)",
         )
-
-    def _carried_out(
-        self, step: str, order: DeviceOrder, connection: Connection, observer: Observer
-    ) -> tuple[Frame, bytes]:
-        record = messages.to_record(order)
-
-        def tell(text: str) -> None:
-            observer.warned(step, text)
-
-        if order.pairs is not None:  # whoever asks for pairs says how far they are
-            return connection.call("order", record, tell)
-        observer.started(step)
-        began = time.monotonic()
-        answered = connection.call("order", record, tell)
-        observer.finished(step, time.monotonic() - began)
-        return answered
-
-    def _read(self, answer: DeviceAnswer) -> DeviceAnswer:
-        if answer.unreachable:
-            raise StepError(
-                f"files do not reach the device {self._name}: {answer.unreachable}",
-                hint="make room there, or say where there is some: `folder` of the device",
-            )
-        if answer.error is not None:
-            raise from_record(answer.error)
-        return answer

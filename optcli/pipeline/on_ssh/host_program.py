@@ -25,7 +25,7 @@ _DIGEST = frozenset("0123456789abcdef")
 
 def serve(source: int, sink: int, folder: str) -> None:
     """Answer the messages that come by `source`, by `sink`; files go into `folder`. Never returns."""
-    frames, arrived = Frames(source, sink), _Arrived(Path(folder))
+    frames, arrived = Frames(source, sink), _SentFiles(Path(folder))
     orders: queue.Queue[Frame | None] = queue.Queue()
     for work in (frames.beat, lambda: _listen(frames, arrived, orders)):
         threading.Thread(target=work, daemon=True).start()
@@ -40,7 +40,7 @@ def _leave(folder: str) -> None:
     lifetime.end_at_once()
 
 
-def _listen(frames: Frames, arrived: _Arrived, orders: queue.Queue[Frame | None]) -> None:
+def _listen(frames: Frames, arrived: _SentFiles, orders: queue.Queue[Frame | None]) -> None:
     """Files are written as they come. Without a driver nobody waits for what is being measured."""
     with suppress(EndedError):
         while True:
@@ -52,7 +52,7 @@ def _listen(frames: Frames, arrived: _Arrived, orders: queue.Queue[Frame | None]
     _leave(str(arrived.folder))
 
 
-def _answer(frame: Frame, frames: Frames, arrived: _Arrived) -> None:
+def _answer(frame: Frame, frames: Frames, arrived: _SentFiles) -> None:
     try:
         if frame.kind == "look":
             frames.send_record("seen", measuring.look(frame.record(), ""))
@@ -76,7 +76,7 @@ def _answer(frame: Frame, frames: Frames, arrived: _Arrived) -> None:
 
 
 @dataclass
-class _Arrived:
+class _SentFiles:
     """Files by their digests below a folder; `wrong` says why one could not be written."""
 
     folder: Path

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from optcli import environment
 from optcli.artifact import NATIVE, Artifact
 from optcli.environment import Missing, Needs
-from optcli.errors import StepError
+from optcli.errors import StepError, from_record
 from optcli.files.digest import FileDigests
 from optcli.measure import latency
 from optcli.measure.latency import LatencyOrder, Measured, SweepOrder
@@ -31,6 +33,9 @@ from optcli.pipeline.remote_devices.messages import (
     Wish,
 )
 from optcli.results import Sweep
+from optcli.store.locks import background_paused
+
+Answered = TypeVar("Answered")
 
 # What measures: its code must be the same on the device, or the figures are another optcli's.
 _MEASURES = tuple(f"measure/latency/{name}.py" for name in ("process", "measure", "sweep", "shapes"))
@@ -150,6 +155,35 @@ class RemoteDevice(ABC):
         order_of: Callable[[Travelling], DeviceOrder],
     ) -> tuple[DeviceAnswer, bytes]:
         """The answer to an order, and raw samples. Raises `StepError`, and the measurement's error."""
+
+    def _timed(
+        self,
+        step: str,
+        order: DeviceOrder,
+        observer: Observer,
+        carry_out: Callable[[], Answered],
+    ) -> Answered:
+        """What `carry_out` gives; the observer hears that the device works.
+
+        Nothing is done in the background meanwhile where the device is this very machine.
+        """
+        is_here = self._seen.machine == environment.machine()
+        with background_paused() if is_here else nullcontext():
+            if order.pairs is not None:  # whoever asks for pairs says how far they are
+                return carry_out()
+            observer.started(step)
+            began = time.monotonic()
+            answered = carry_out()
+            observer.finished(step, time.monotonic() - began)
+            return answered
+
+    def _require_answer(self, answer: DeviceAnswer, hint: str) -> None:
+        """Raise the measurement's error, and `StepError` with a hint where files did not arrive."""
+        if answer.unreachable:
+            message = f"files do not reach the device {self._name}: {answer.unreachable}"
+            raise StepError(message, hint=hint)
+        if answer.error is not None:
+            raise from_record(answer.error)
 
     def _loaded(self, samples: bytes) -> Measured:
         with tempfile.TemporaryDirectory() as folder:

@@ -69,7 +69,7 @@ def _lacking(wish: Wish) -> tuple[environment.Missing, ...]:
     return tuple(lacking)
 
 
-class _Noting(Observer):
+class _HearingObserver(Observer):
     """Tells the warnings, or keeps them: how far a measurement is cannot be told from here."""
 
     def __init__(self, tell: Callable[[str], None] | None) -> None:
@@ -114,7 +114,7 @@ def carry_out(
     `UnreachableError`. `tell` hears of warnings at once; None: they stand in the answer. The machine's
     lock of measurements is held meanwhile: what people build on this machine waits too.
     """
-    answer, heard, samples = DeviceAnswer(host=socket.gethostname()), _Noting(tell), b""
+    answer, heard, samples = DeviceAnswer(host=socket.gethostname()), _HearingObserver(tell), b""
     with folders.temporary("measures") as folder:
         work = Path(folder)
         try:

@@ -14,7 +14,8 @@ from optcli.observer import Observer, Silent
 from optcli.pipeline import reporting
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all, subjects
 from optcli.pipeline.execute import BuildSettings
-from optcli.pipeline.making import Made, Phases, make, planned
+from optcli.pipeline.making import BuiltPlan, Phases, make, planned
+from optcli.pipeline.terms import require_evaluation
 from optcli.recipe import load
 from optcli.results import Accuracy, Report, VariantReport, Verdict
 from optcli.results.outcomes import ACCURACY_VERDICTS
@@ -50,12 +51,7 @@ def verify_answers(
         raise InputError(wrong, place="--predictions", hint=WANTED)
     read = load(recipe, overrides)
     baseline = read.baseline or next(iter(read.variants))
-    if "evaluation" not in read.data:
-        raise UsageError(
-            "the recipe names no data to judge on",
-            place=str(recipe),
-            hint="add data: {evaluation: {source: ...}}",
-        )
+    require_evaluation(read, recipe, "to judge on")
     if name == baseline:
         raise UsageError(
             f"the baseline of the recipe has the name {name!r}, too",
@@ -117,7 +113,7 @@ def verify_answers(
     )
 
 
-def _not_run(made: Made, baseline: str) -> OptcliError:
+def _not_run(made: BuiltPlan, baseline: str) -> OptcliError:
     """Why there is no baseline to compare with."""
     variant = next(each for each in made.plan.variants if each.name == baseline)
     for step in variant.steps:

@@ -13,6 +13,7 @@ from optcli import data, workers
 from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError, raised_as
 from optcli.observer import Observer, Silent
+from optcli.pipeline.terms import require_evaluation
 from optcli.recipe import load
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
@@ -49,12 +50,7 @@ def write(
     """
     observer = observer or Silent()
     read = load(recipe, overrides)
-    if "evaluation" not in read.data:
-        raise UsageError(
-            "the recipe names no samples to write",
-            place=str(recipe),
-            hint="add data: {evaluation: {source: ...}}",
-        )
+    require_evaluation(read, recipe, "to write")
 
     def heard(news: WrittenSamples) -> None:
         text = f"{news.done} of {news.of} samples"

@@ -16,6 +16,7 @@ from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, sho
 from optcli.files.digest import of_value
 from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
+from optcli.pipeline.terms import require_evaluation
 from optcli.pipeline.trusting import (
     USERS,
     brings_python,
@@ -214,12 +215,7 @@ def _recipe(report: Report, place: Path, overrides: Sequence[str]) -> Recipe:
             hint="build again; layers are compared on the data that the recipe names",
         )
     recipe = load(path, overrides)
-    if "evaluation" not in recipe.data:
-        raise UsageError(
-            "the recipe names no data to compare layers on",
-            place=str(path),
-            hint="add data: {evaluation: {source: ...}}",
-        )
+    require_evaluation(recipe, path, "to compare layers on")
     return recipe
 
 

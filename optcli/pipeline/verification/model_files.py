@@ -16,6 +16,7 @@ from optcli.observer import Observer, Silent
 from optcli.pipeline import labels, reporting
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.pipeline.model_files.opening import Opened, find, open_each
+from optcli.pipeline.terms import require_evaluation
 from optcli.pipeline.verification.layers import ModelPair, Seeking
 from optcli.pipeline.verification.layers import chosen as to_look_into
 from optcli.recipe import Recipe, load
@@ -51,12 +52,7 @@ def verify(
     observer = observer or Silent()
     store = Store.of(store)
     read = load(recipe, overrides)
-    if "evaluation" not in read.data:
-        raise UsageError(
-            "the recipe names no data to judge on",
-            place=str(recipe),
-            hint="add data: {evaluation: {source: ...}}",
-        )
+    require_evaluation(read, recipe, "to judge on")
     if read.accuracy is not None:
         accuracy.require_metric(read.accuracy)
     targets = find(files, store, trust=trust)
