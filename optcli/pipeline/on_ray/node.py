@@ -304,7 +304,7 @@ def _project_differences(
 
 
 def _evaluation_differences(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
-    """As `differences`, of an evaluation: its outputs are those of one kind of processor."""
+    """As `_step_differences`, of an evaluation: outputs are those of one kind of processor."""
     runner = runners.find(part.request.runner).model_validate(part.request.options)
     differing = [each.what for each in environment.missing(runner.requires())]
     differing += code_differences(part.ingredients.get("code", {}), digests)
@@ -314,7 +314,7 @@ def _evaluation_differences(part: NodePart, digests: FileDigests) -> tuple[str, 
 
 
 def _judging_differences(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
-    """As `of_project`, of an evaluation: the user's metric, what follows the model, and the samples."""
+    """As `_project_differences`, of a part: the user's metric, decoding and samples."""
     folder = part.request.folder
     differing = []
     try:
