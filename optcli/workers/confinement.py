@@ -24,9 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from optcli.artifact import SCANNED, Artifact
 from optcli.errors import TrustError
+
+if TYPE_CHECKING:
+    from optcli.artifact import Artifact
 
 _NO_NEW_PRIVILEGES, _GET_SECCOMP, _SET_SECCOMP, _FILTER = 38, 21, 22, 2
 
@@ -311,6 +314,9 @@ def _call(function: object, *arguments: object) -> int:
 
 def require_confinement(format: str, place: str, *, trust: bool) -> None:
     """Raise `TrustError` for a program from elsewhere where this system cannot confine workers."""
+    # An interpreter without the libraries imports this module, and can say what it lacks.
+    from optcli.artifact import SCANNED
+
     if format in SCANNED and not trust:
         require_whole(place)
 
