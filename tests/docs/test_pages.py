@@ -37,7 +37,7 @@ def test_a_pass_as_one_file(checkout):
     assert shown.code == 0, shown.err
     assert "Clip every weight to a limit" in shown.out
     assert (
-        "limit: number, above 0 (default 1.0)\n      largest absolute value that is kept" in shown.out
+        "limit  number, above 0 (default 1.0)\n       largest absolute value that is kept" in shown.out
     )
     assert built.code == 0, built.err
     assert clipped(checkout.report("clipped")) > 0
