@@ -95,6 +95,16 @@ CODE = """
         def forward(self, image):
             return self.scores(image.half())
 
+    class Preactivated(Residual):
+        def __init__(self, width=16):
+            super().__init__()
+            self.stem, self.left = (nn.Conv2d(n, width, 3, padding=1) for n in (3, width))
+
+        def forward(self, image):
+            x = self.stem(image)
+            y = self.left(F.relu(self.stem_norm(x))) + x
+            return {"scores": self.head(F.relu(self.left_norm(y)).mean((2, 3)))}
+
     class Branching(Residual):
         def forward(self, image):
             return super().forward(image if image.mean().item() > 0 else -image)
@@ -319,6 +329,17 @@ def test_aot_inductor_compiles_it_to_as_many_integer_kernels(residual, regained,
     assert kernels[0] == kernels[1] == 4
     trained = training_of(made)["validation_accuracy"]
     assert accuracy(packages[1], 64) == pytest.approx(trained, abs=0.02)
+
+
+@pytest.mark.long
+def test_normalizations_that_cannot_be_folded(tmp_path):
+    """Before an activation, where the convolution goes into a sum as well, and behind that sum."""
+    source, observer = written(tmp_path, "Preactivated"), Heard()
+    data = {**DATA, "training": Stripes(64), "calibration": Stripes(16, 2)}
+    made = quantized(source, tmp_path / "made", data, observer, epochs=1)
+    assert any("cannot correct the biases of this network" in text for text in observer.warnings)
+    found = training_of(made)["validation_accuracy"]
+    assert accuracy(made, 64) == pytest.approx(found, abs=0.02)
 
 
 @pytest.mark.long

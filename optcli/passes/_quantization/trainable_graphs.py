@@ -208,10 +208,17 @@ def trainable_network(
         "set `to: exported` to quantize the graph of torch.export with torchao, "
         "or put export_onnx and quantize_nncf in the place of this pass"
     )
+
+    def quantized_network() -> Any:
+        return nncf.quantize(model, nncf.Dataset(feeds, tensors), **{**options, "ignored_scope": scope})
+
     with raised_as(StepError, "NNCF failed", hint=hint), quiet(), _without_compiling():
-        quantized = nncf.quantize(
-            model, nncf.Dataset(feeds, tensors), **{**options, "ignored_scope": scope}
-        )
+        try:
+            quantized = quantized_network()
+        except IndexError:  # it has no statistics of layers behind a normalization that it cannot fold
+            job.warn("NNCF cannot correct the biases of this network: the training begins without that")
+            parameters.disable_bias_correction = True
+            quantized = quantized_network()
     storage = get_hook_storage(quantized)
     for name, theirs in list(storage.named_hooks()):
         storage.set_submodule(name, _fake_quantizer_of(theirs))
