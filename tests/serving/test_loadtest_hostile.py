@@ -287,7 +287,9 @@ def test_what_is_no_answer_is_a_counted_failure(way, tmp_path, monkeypatch):
     answer, cause = ANSWERS[way]
     served = pages(**{INFER: RIGHT})
     with serving(served) as url:
-        sent, causes = loaded(url, tmp_path, served, answer, timeout_s=0.3)
+        # A busy machine takes longer than a hasty limit to see that a connection ended.
+        limit_s = 60.0 if cause in ("connection", "http_307") else 0.3
+        sent, causes = loaded(url, tmp_path, served, answer, timeout_s=limit_s)
     assert "" not in causes
     assert cause is None or causes == {cause}
     assert (sent.checked, sent.wrong) == (0, 0)
