@@ -35,10 +35,10 @@ def main() -> int:
             artifact, inputs = measuring.model(name, Path(folder))
             measured = latency.measure(
                 latency.LatencyOrder(
-                    [
+                    (
                         Candidate("bare", artifact, "onnxruntime", serve="measuring:serve_bare"),
                         Candidate("optcli", artifact, "onnxruntime"),
-                    ],
+                    ),
                     "bare",
                     inputs,
                     None,

@@ -69,7 +69,7 @@ def measured(network: Network, shared: Path | None, seconds: list[float], most: 
     rows = []
     for name, variant in report.variants.items():
         if variant.accuracy is None:
-            print(f"{network.name} {name}: {variant.error}", file=sys.stderr)
+            print(f"{network.name} {name}: {variant.reason}", file=sys.stderr)
             continue
         top1 = variant.accuracy.value
         rows.append({"network": network.name, **about[name], "top1": top1})

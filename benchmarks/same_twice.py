@@ -55,7 +55,7 @@ def main() -> int:
         for run in range(chosen.runs):
             began = time.monotonic()
             measured = latency.measure(
-                latency.LatencyOrder(candidates, "first", inputs, None, settings, run),
+                latency.LatencyOrder(tuple(candidates), "first", inputs, None, settings, run),
                 Path(folder) / "logs",
                 Silent(),
             )
