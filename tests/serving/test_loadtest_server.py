@@ -100,7 +100,9 @@ def test_every_planned_request_is_answered_and_checked_in_each_encoding(url, tmp
     assert 1 <= tensors.batch_rows <= 8
     assert tensors.batch_fill == tensors.batch_rows / 8
     assert points["json"].client.bytes_sent != points["binary"].client.bytes_sent
-    assert all("answers/s" in line and "0 errors" in line for line in hearing.said)
+    # On a busy machine the questions before the load take long enough for a line as well.
+    lines = [line for line in hearing.said if "asked one by one" not in line]
+    assert all("answers/s" in line and "0 errors" in line for line in lines)
     assert hearing.said
     assert not list(tmp_path.glob("records-*"))
 

@@ -54,7 +54,7 @@ def test_sealed_batches_give_each_priority_instances_of_its_own():
         name: optcli.plan(**{**SEALED, "rate_per_s": 200 * share, "priorities": {}}).recommended
         for name, share in SEALED["priorities"].items()
     }
-    assert plan.is_kept
+    assert plan.outcome == "kept"
     for each in plan.priorities:
         # The same as a plan for its part of the traffic.
         assert each.configuration == alone[each.name]
@@ -81,7 +81,7 @@ def test_a_fixed_number_of_instances_is_shared_out_by_traffic():
 def test_a_priority_that_cannot_keep_the_promise_breaks_the_plan():
     # Two carry all of it together; apart, one of them has 160 a second.
     asked = {**SEALED, "instances": 2, "rate_per_s": 380}
-    assert optcli.plan(**{**asked, "priorities": {}}).is_kept
+    assert optcli.plan(**{**asked, "priorities": {}}).outcome == "kept"
     plan = optcli.plan(**asked)
     assert plan.outcome == "not-kept"
     assert "for the priority low" in plan.sentence

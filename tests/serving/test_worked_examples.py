@@ -43,7 +43,7 @@ def test_one_instance_at_200_a_second_has_no_headroom_so_that_two_are_recommende
 def test_where_a_second_instance_is_forbidden_one_keeps_it_with_a_warning():
     plan = optcli.plan(curve=AFFINE, rate_per_s=200, slo={"p95_ms": 120}, instances=1)
     one = plan.recommended
-    assert plan.is_kept
+    assert plan.outcome == "kept"
     assert one.batch == 16
     assert one.wait_ms <= 10
     assert one.p95_ms == pytest.approx(115.5, rel=0.04)
