@@ -195,7 +195,9 @@ class Space:
             names = {"block_ratio": shares["blocks"], "ratio": shares["width"]}
             options: dict[str, Any] = {name: share for name, share in names.items() if share}
             if options:
-                yield "prune", options | {"reconstruct": True}
+                if "calibration" in self.recipe.data:
+                    options["reconstruct"] = True
+                yield "prune", options
             yield from self._learning(cut)
 
     def _learning(self, cut: Mapping[str, Any]) -> Iterator[Use]:

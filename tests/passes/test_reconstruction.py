@@ -25,6 +25,7 @@ from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.slow
 IMAGE = [TensorSpec(name="input", shape=["batch", 3, 8, 8])]
+PAIRS = [TensorSpec(name="input", shape=["batch", 3, 8, 8], batch={"min": 2, "opt": 2, "max": 8})]
 CODE = """
     import torch
     from torch import nn
@@ -52,7 +53,13 @@ CODE = """
     class Pairs(Net):
         def forward(self, input):
             if len(input) > 2:
-                raise ValueError("two at most")
+                raise ValueError("another batch")
+            return super().forward(input)
+
+    class NeverOne(Net):
+        def forward(self, input):
+            if len(input) < 2:
+                raise ValueError("another batch")
             return super().forward(input)
     """
 
@@ -90,15 +97,15 @@ def prune(tmp_path):
     """Prune a network of CODE; gives the network before, the one after, the facts and warnings."""
     (tmp_path / "nets.py").write_text(dedent(CODE))
 
-    def pruned(name: str, folder: str = "out", **options):
+    def pruned(name: str, folder: str = "out", inputs=IMAGE, **options):
         whole, out = tmp_path / "whole", tmp_path / folder
         if not whole.is_dir():
             whole.mkdir()
-            PythonSource(target=f"nets.py:{name}", folder=tmp_path).write(whole, IMAGE)
+            PythonSource(target=f"nets.py:{name}", folder=tmp_path).write(whole, inputs)
         out.mkdir()
         source = Artifact("key", Format.TORCH, whole, "fp32", 0, "", {})
         heard = Heard()
-        job = Job(out, tuple(IMAGE), source, heard, seed=3, calibration=Samples())
+        job = Job(out, tuple(inputs), source, heard, seed=3, calibration=Samples())
         facts = Prune(**options).run(source, job).facts["pruning"]
         return torch_format.open(whole), torch_format.open(out), facts, heard.warnings
 
@@ -150,7 +157,13 @@ def test_a_network_that_runs_on_no_such_batch_is_pruned_all_the_same(prune):
     assert facts["reconstruction"] == {"layers": 0}
     assert len(warnings) == 1
     assert "not reconstructed" in warnings[0]
-    assert "two at most" in warnings[0]
+    assert "another batch" in warnings[0]
+
+
+def test_a_network_that_never_runs_on_one_image_is_reconstructed(prune):
+    _, _, facts, warnings = prune("NeverOne", ratio=0.5, inputs=PAIRS, reconstruct=True)
+    assert not warnings
+    assert facts["reconstruction"]["layers"] > 2
 
 
 class Reader(nn.Module):

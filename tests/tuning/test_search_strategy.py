@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_project import DATA, write_images, write_recipe
+from tiny_project import CALIBRATION, DATA, write_images, write_recipe
 
 from optcli.artifact import Format
 from optcli.recipe import Recipe, load
@@ -167,6 +167,14 @@ def test_a_harder_cut_goes_on_from_the_network_that_was_trained(recipe: Recipe) 
     assert best is not None
     for proposal in around(strategy, done):
         assert proposal.parameters["learned"] == best.parameters["learned"]
+
+
+@pytest.mark.parametrize("data", ["", CALIBRATION])
+def test_a_cut_network_is_reconstructed_where_there_are_samples_for_it(tmp_path: Path, data) -> None:
+    recipe = load(write_recipe(tmp_path, data=data))
+    parameters = {"runtime": "openvino", "precision": "fp32", "width": 0.3}
+    ((_, prune),) = space(recipe)._network(parameters)
+    assert ("reconstruct" in prune) == bool(data)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from optcli.passes import Job
 from optcli.passes._torch.blocks import OutputChange
 from optcli.passes._torch.examples import ExampleSet, spread
 from optcli.passes._torch.learning import caller
+from optcli.settings import batch_range
 
 if TYPE_CHECKING:
     import torch
@@ -58,18 +59,19 @@ def reconstruct(
     held = examples
     if len(examples) >= _HELD_OUT:
         examples, held = examples.divided(min(len(examples) // _HELD_OUT, _MOST_HELD_OUT))
-    fixed = max((size for spec in job.inputs if isinstance(size := spec.shape[0], int)), default=1)
-    count = fixed if fixed > 1 else _room(whole, examples, job, most_samples)
-    positions = spread(len(examples), count)
-    batch = examples.batch([positions[index % len(positions)] for index in range(count)])
-
-    def run(model: nn.Module) -> None:
-        caller(torch_modules.evaluating(model), job.inputs, "cpu")(batch)
-
     cut_weights = copy.deepcopy(torch_modules.state(smaller))
+    sizes = batch_range(job.inputs)
     try:
+        is_fixed = 1 < sizes.min == sizes.max
+        count = sizes.min if is_fixed else _room(whole, examples, job, most_samples)
+        positions = spread(len(examples), count)
+        batch = examples.batch([positions[index % len(positions)] for index in range(count)])
         change = OutputChange(whole, held, job.inputs, _MOST_HELD_OUT)
         before = change(smaller)
+
+        def run(model: nn.Module) -> None:
+            caller(torch_modules.evaluating(model), job.inputs, "cpu")(batch)
+
         layers = fit(whole, smaller, output_channels(whole, cut), run, job.seed)
         after = change(smaller)
     except StepError as error:
@@ -283,6 +285,8 @@ def _room(model: nn.Module, examples: ExampleSet, job: Job, most_samples: int) -
 
         return module.register_forward_hook(note)
 
+    size = batch_range(job.inputs).min
     with torch.no_grad(), _hooked(model, hook):
-        caller(torch_modules.evaluating(model), job.inputs, "cpu")(examples.batch([0]))
-    return max(1, min(len(examples), most_samples, _MOST_ACTIVATION_BYTES // widest))
+        caller(torch_modules.evaluating(model), job.inputs, "cpu")(examples.batch([0] * size))
+    room = _MOST_ACTIVATION_BYTES * size // widest
+    return max(size, min(len(examples), most_samples, room))
