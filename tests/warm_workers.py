@@ -25,6 +25,8 @@ import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+import psutil
+
 from optcli.models.formats import openvino
 from optcli.passes._torch import onnx_exporting
 from optcli.workers import libraries, parent, server
@@ -53,12 +55,20 @@ _FORKER = "warm_workers"  # in place of a worker's module: another process that 
 _REQUEST_BYTES = 1 << 20
 
 COLD = parent._started
+_forkers: Forkers | None = None  # of this process
+
+
+def descendants() -> set[psutil.Process]:
+    """What runs below this process, but for what forks workers: which test starts that is chance."""
+    forkers = _forkers.pids() if _forkers else set()
+    return {each for each in psutil.Process().children(recursive=True) if each.pid not in forkers}
 
 
 @contextmanager
 def instead_of_cold() -> Iterator[None]:
     """Start workers that way in this process; what forks them starts with the first."""
-    warm = Forkers()
+    global _forkers
+    _forkers = warm = Forkers()
 
     def started(
         command: Sequence[str],
@@ -103,6 +113,11 @@ class Forkers:
                 self._of_a_kind[kind] = Warm(self._plain, modules, environment)
             return self._of_a_kind.get(kind, self._plain)
 
+    def pids(self) -> set[int]:
+        """Their process numbers."""
+        with self._lock:
+            return {each.pid for each in (*self._of_a_kind.values(), self._plain) if each is not None}
+
     def close(self) -> None:
         """End them with all that they forked."""
         for each in (*self._of_a_kind.values(), self._plain):
@@ -133,6 +148,7 @@ class Warm(parent.ForkServer):
                 start_new_session=True,
             )
         theirs.close()
+        self.pid = self._process.pid
         self._follow()
 
     def started(

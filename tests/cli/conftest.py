@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from commands import Said
 from tiny_project import DATA, Project
+from warm_workers import descendants
 
 from optcli import cli
 from optcli.store import Store
@@ -54,13 +54,13 @@ def optcli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 def nothing_lost(place: Project) -> Callable[[], None]:
     """To be called after a failure: what was finished is there, sound, and nothing is left over."""
     before = {(one.kind, one.key, one.created) for one in Store(place.store).entries()}
-    running = set(psutil.Process().children(recursive=True))  # a library may have started its own
+    running = descendants()  # a library may have started its own
 
     def check() -> None:
         store = Store(place.store)
         assert before <= {(one.kind, one.key, one.created) for one in store.entries()}
         assert store.verify() == []
         assert not [path.name for path in (place.store / "work").iterdir()]
-        assert not set(psutil.Process().children(recursive=True)) - running
+        assert not descendants() - running
 
     return check

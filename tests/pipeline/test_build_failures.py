@@ -1,14 +1,10 @@
 """A step that fails costs its variant and nothing else."""
 
-import psutil
 import pytest
 from tiny_project import write_images
+from warm_workers import descendants
 
 from optcli.errors import ExitCode, InputError, MissingError, RecipeError, UsageError
-
-
-def descendants() -> set[int]:
-    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 @pytest.mark.long

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-import psutil
 import pytest
 from ray_cluster import command_line
 from small_bundles import bundled, changed, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
+from warm_workers import descendants
 
 from optcli import cli
 from optcli.artifact import Format
@@ -36,7 +36,7 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys):
     Extras(DeployOptions(cache="memory"), modules=("cache",), files=files).write(folder, built)
     changed(folder, cache="memory", deadline_ms=30_000)  # on a busy machine too
     (folder / "plan.json").write_text(plan.to_json())  # as deploy does
-    before = set(psutil.Process().children(recursive=True))
+    before = descendants()
     code = cli.run(
         ["loadtest", str(folder), *QUICK, "--rate", "30", "--calibrate", "--json", "--trust"]
     )
@@ -56,9 +56,7 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys):
     kept = json.loads((folder / calibrating.FILE).read_text())
     assert kept["points_ms"] == {str(size): ms for size, ms in test.calibration.points_ms.items()}
     assert min(test.calibration.points_ms) == 1
-    left = map(command_line, set(psutil.Process().children(recursive=True)) - before)
-    # The tests have a server of their own for workers.
-    assert not [line for line in left if "warm_workers.py" not in line]
+    assert not [command_line(each) for each in descendants() - before]
 
 
 def test_a_folder_that_is_no_bundle_is_named(tmp_path, capsys):

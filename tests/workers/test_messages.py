@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pydantic_core import PydanticSerializationError
+from warm_workers import descendants
 
 import optcli
 from optcli import workers
@@ -280,8 +280,7 @@ def test_errors_keep_their_kind(error):
 
 
 def test_a_worker_that_cannot_be_told_what_to_do_is_not_left_over():
-    own = psutil.Process()
-    before = set(own.children(recursive=True))
+    before = descendants()
     with pytest.raises(PydanticSerializationError):
         workers.spawn("optcli.scaffold.inspection.looking:look", Outer(inner=7))  # type: ignore[arg-type]
-    assert set(own.children(recursive=True)) == before
+    assert descendants() == before
