@@ -189,7 +189,8 @@ class RecipeError(OptcliError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__(f"{counted(len(self.problems), 'problem')} in the recipe")
+        several = f"{counted(len(self.problems), 'problem')} in the recipe"
+        super().__init__(self.problems[0].message if len(self.problems) == 1 else several)
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)

@@ -168,6 +168,7 @@ def test_one_mistake_is_one_problem_at_its_line(broken: Broken, loaded: Loaded) 
     assert problem.column >= 1
     assert problem.file.endswith("recipe.yaml")
     assert caught.value.exit_code == ExitCode.WRONG_RECIPE
+    assert caught.value.message == problem.message
 
 
 def test_five_mistakes_are_found_at_once_in_file_order(loaded: Loaded) -> None:
@@ -180,3 +181,4 @@ def test_five_mistakes_are_found_at_once_in_file_order(loaded: Loaded) -> None:
             ("hint: latency", "hint: fast"),
         )
     assert [problem.line for problem in caught.value.problems] == [7, 9, 13, 19, 28]
+    assert caught.value.message == "5 problems in the recipe"
