@@ -39,7 +39,7 @@ class Prune(Pass):
     """Removes the least important channels, or whole blocks; the network gets smaller and faster.
 
     Torch-Pruning removes channels, together with those that depend on them. It keeps channels that
-    reach an output, and the width of attention. In a vision transformer it prunes the hidden layers of
+    reach an output or are shuffled, and the width of attention. In a vision transformer it prunes the hidden layers of
     the MLPs. `blocks` and `block_ratio` remove blocks with a shortcut, before any channel: residual
     blocks, transformer layers, and units as in ShuffleNet, which join their input with what they
     compute. In a network without a shortcut they remove modules that have parts and keep the shape of
@@ -276,12 +276,6 @@ class Prune(Pass):
         return after
 
     def _cannot(self, error: Exception, what: str) -> StepError:
-        if isinstance(error, ZeroDivisionError):  # its mapping of channels through a reshape
-            return StepError(
-                f"Torch-Pruning cannot {what}: it shuffles channels (as ShuffleNet does), which cannot "
-                "be followed",
-                hint="remove whole blocks (`block_ratio` without `ratio`), or only quantize",
-            )
         reason = (str(error).strip().splitlines() or [""])[0]
         return StepError(
             f"Torch-Pruning cannot {what}: {type(error).__name__}: {reason}",

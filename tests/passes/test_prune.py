@@ -397,6 +397,8 @@ def test_what_cannot_be_followed_stays_and_the_rest_is_pruned(tmp_path, middle):
     assert torch.equal(outputs(again, inputs)["output"], outputs(model, inputs)["output"])
     lost = {"chunk": "middle.step.0", "split": "middle.wide", "transposed": "middle"}
     assert lost.get(middle, "") in [*facts["modules_not_followed"], ""]
+    if middle == "shuffled":  # its channels would be taken for those of other places
+        assert model.wide[0].out_channels == 32
 
 
 @pytest.mark.long
@@ -417,15 +419,31 @@ def test_shifted_windows_are_left_alone_and_do_not_take_for_ever(tmp_path):
     assert outputs(model, inputs)["output"].shape == (2, 3)
 
 
-def test_shuffled_channels_are_refused_in_a_sentence(tmp_path):
-    source = TorchvisionSource(
-        target="shufflenet_v2_x0_5", weights=None, arguments={"num_classes": 4}, folder=tmp_path
+def test_shuffled_channels_stay_and_those_inside_the_units_go(tmp_path):
+    """Every other channel is worth nothing: the outputs do not change without these."""
+    (tmp_path / "shuffle.py").write_text(
+        dedent("""
+        from torchvision.models import shufflenet_v2_x0_5
+
+        def make():
+            network = shufflenet_v2_x0_5(num_classes=4)
+            for stage in (network.stage2, network.stage3, network.stage4):
+                for unit in stage:
+                    for part in unit.branch2[:2]:
+                        for value in part.parameters():
+                            value.data[::2] = 0
+            return network
+        """)
     )
     inputs = [TensorSpec(name="input", shape=["batch", 3, 32, 32])]
-    artifact = written(source, tmp_path / "a", inputs)
-    with pytest.raises(StepError, match="shuffles channels") as error:
-        pruned(artifact, tmp_path / "b", inputs)
-    assert "block_ratio" in error.value.hint  # its units can go
+    artifact = written(PythonSource(target="shuffle.py:make", folder=tmp_path), tmp_path / "a", inputs)
+    keep = ("conv*", "*.branch1.*", "*.branch2.[5-7]")
+    model, facts = pruned(artifact, tmp_path / "b", inputs, ratio=0.5, round_to=1, keep=keep)
+    assert facts["groups_pruned"] == 16
+    assert model.stage3[1].branch2[0].out_channels == 24
+    assert model.stage3[1].branch2[5].out_channels == 48  # shuffled with the other half
+    whole = torch_format.open(artifact.path)
+    assert torch.allclose(outputs(model, inputs)["output"], outputs(whole, inputs)["output"], atol=1e-5)
 
 
 @pytest.mark.parametrize(

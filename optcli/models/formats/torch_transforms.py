@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,19 +53,26 @@ def prune(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
 
 
 def trace(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> DependencyGraph:
-    """Which channels depend on which. To be called, and its result used, inside `traceable`."""
+    """Which channels depend on which. To be called, and its result used, inside `traceable`.
+
+    Torch-Pruning does not follow channels through a shuffle. So the graph ends where channels are
+    divided into groups, as at an output, and starts again behind it: both sides keep their channels.
+    """
     import torch_pruning
 
     call = arguments(model, inputs)
     size = min(2, batch_range(inputs).max) if inputs else 2
+    ends: list[torch.Tensor] = []
 
     def forward(network: torch.nn.Module, feed: dict[str, torch.Tensor]) -> Any:
         positional, keyword = call.split(feed)
-        return network(*positional, **keyword)
+        with _ending_at_shuffles(ends):
+            return network(*positional, **keyword)
 
     def outputs(output: Any) -> list[torch.Tensor]:
+        values = [*ends, *flatten_outputs(output).values()]
         # The product gives every output a node of its own, by which its layers are recognized.
-        return [value * 1 for value in flatten_outputs(output).values() if value.grad_fn is not None]
+        return [value * 1 for value in values if value.grad_fn is not None]
 
     return torch_pruning.DependencyGraph().build_dependency(
         model,
@@ -74,6 +81,38 @@ def trace(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> DependencyGra
         output_transform=outputs,
         verbose=False,
     )
+
+
+def _ending_at_shuffles(ends: list[torch.Tensor]) -> AbstractContextManager[Any]:
+    """Divide the autograd graph of a network at shuffles of channels; appends what goes into these."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    shuffles = {torch.channel_shuffle, torch.pixel_shuffle, torch.pixel_unshuffle}
+    views = {
+        *(torch.Tensor.view, torch.Tensor.reshape, torch.reshape),
+        *(torch.Tensor.unflatten, torch.unflatten),
+    }
+
+    def divides_channels(before: Sequence[int], after: Sequence[int]) -> bool:
+        """Whether images [N, C, H, W] became [N, groups, C / groups, ...]."""
+        if len(before) != 4 or len(after) < 4 or before[0] != after[0]:
+            return False
+        return 1 < after[1] < before[1] == after[1] * after[2]
+
+    class Mode(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            value = func(*args, **(kwargs or {}))
+            if func not in shuffles | views or not args or args[0].grad_fn is None:
+                return value
+            if func in views and not divides_channels(args[0].shape, value.shape):
+                return value
+            ends.append(args[0])
+            return func(args[0].detach().requires_grad_(), *args[1:], **(kwargs or {}))
+
+    return Mode()
 
 
 class EntangledError(Exception):
