@@ -35,6 +35,7 @@ def findings(tuning: Tuning) -> Iterator[str]:
         yield f"{len(failed)} of {tried} could not be built or run: {reasons}."
     spent = sum(trial.seconds for trial in tuning.trials)
     yield f"The search ended after {spent / 60:.1f} minutes of trials: {tuning.stopped_because}."
+    yield from _gain_of_later_half(tuning, spent)
     if tuning.others_share is not None and tuning.others_share >= _OTHERS_SHARE:
         yield (
             f"Other programs, or other guests of its host, had {100 * tuning.others_share:.0f} % of"
@@ -43,6 +44,31 @@ def findings(tuning: Tuning) -> Iterator[str]:
         )
     if tuning.next_idea is not None:
         yield f"With twice the time the next trial would be: {tuning.next_idea}."
+
+
+def _gain_of_later_half(tuning: Tuning, spent_s: float) -> Iterator[str]:
+    """What the later half of the trials' time brought: whether more time is likely to bring more."""
+    halves, past_s = ([0.0], [0.0]), 0.0
+    for trial in tuning.trials:
+        past_s += trial.seconds
+        if trial.stage == "inside":
+            halves[past_s > spent_s / 2].append(_score(trial))
+    early, best = max(halves[0]), max(map(max, halves))
+    if not best:
+        return
+    times = f"times {wording.better(tuning.objective)} as {tuning.reference}"
+    if not early:
+        said = (
+            f"No network was inside the bar after half of that time, one at its end: {best:.2f} {times}"
+        )
+    elif best < _GAIN * early:
+        said = f"After half of that time the best network inside the bar was {early:.2f} {times}"
+        yield f"{said}, and no better one came later: more time is unlikely to bring much."
+        return
+    else:
+        said = f"The best network inside the bar was {early:.2f} {times} after half of that time"
+        said += f", and {best:.2f} times at its end"
+    yield f"{said}: more time is likely to bring more."
 
 
 def int8_that_does_not_pay(trials: Sequence[TuningTrial]) -> TuningTrial | None:

@@ -74,6 +74,23 @@ def test_what_bought_nothing_is_not_worth_it() -> None:
     assert "INT8 over bf16: 1.01 times as fast, 0.60 points more lost: not worth it." in said
 
 
+@pytest.mark.parametrize(
+    ("scores", "losses", "ending"),
+    [
+        ((1.0, 1.5, 1.4, 1.52), (0, 0, 0, 0), "no better one came later: more time is unlikely"),
+        ((1.0, 1.5, 1.4, 1.9), (0, 0, 0, 0), "and 1.90 times at its end: more time is likely"),
+        ((1.0, 1.5, 1.4, 9.9), (0, 0, 0, 0.5), "no better one came later"),
+        ((1.0, 1.5, 1.4, 1.9), (0.5, 0.5, 0, 0), "No network was inside the bar after half"),
+    ],
+)
+def test_the_later_half_of_the_time_says_what_more_of_it_would_bring(
+    scores: tuple[float, ...], losses: tuple[float, ...], ending: str
+) -> None:
+    trials = [trial(i, "bf16", *each) for i, each in enumerate(zip(scores, losses, strict=True))]
+    (said,) = [each for each in tuning_findings.findings(tuning(*trials)) if "half" in each]
+    assert ending in said
+
+
 @pytest.mark.parametrize(("share", "is_said"), [(None, False), (0.04, False), (0.34, True)])
 def test_work_of_others_is_told_where_it_costs_much(share: float | None, is_said: bool) -> None:
     found = tuning(trial(0, "fp32", 1.0, 0.0), others_share=share)
