@@ -58,16 +58,15 @@ def _gain_of_later_half(tuning: Tuning, spent_s: float) -> Iterator[str]:
         return
     times = f"times {wording.better(tuning.objective)} as {tuning.reference}"
     if not early:
-        said = (
-            f"No network was inside the bar after half of that time, one at its end: {best:.2f} {times}"
-        )
+        said = f"After half of that time no network was inside the bar, at its end one was {best:.2f}"
+        said = f"{said} {times}"
     elif best < _GAIN * early:
         said = f"After half of that time the best network inside the bar was {early:.2f} {times}"
         yield f"{said}, and no better one came later: more time is unlikely to bring much."
         return
     else:
         said = f"The best network inside the bar was {early:.2f} {times} after half of that time"
-        said += f", and {best:.2f} times at its end"
+        said = f"{said}, and {best:.2f} times at its end"
     yield f"{said}: more time is likely to bring more."
 
 
