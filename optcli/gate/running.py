@@ -24,7 +24,7 @@ from optcli.pipeline.making import Phases, make, planned
 from optcli.pipeline.on_devices import joined
 from optcli.pipeline.places import HERE as THIS_MACHINE
 from optcli.pipeline.places import Here, Place
-from optcli.pipeline.plan import Plan, device_of
+from optcli.pipeline.plan import BuildPlan, device_of
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe, load
 from optcli.report.gate import changes_in_words, kinds_of
@@ -213,7 +213,7 @@ def _protocol(settings: GateSettings, gating: Gating) -> dict[str, Any]:
 
 @contextmanager
 def devices_of(
-    ray: str | None, settings: GateSettings, plan: Plan, store: Store, observer: Observer
+    ray: str | None, settings: GateSettings, plan: BuildPlan, store: Store, observer: Observer
 ) -> Iterator[tuple[Place, ...]]:
     """The places of `gate.devices` in their order; this machine where it names none.
 

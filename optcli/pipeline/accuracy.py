@@ -25,7 +25,7 @@ from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.decoding import least_score, of_own_form, own_postprocess, with_decoding
 from optcli.pipeline.doubted_answers import Looking, remarks_of
 from optcli.pipeline.places import EvaluationOrder, Nodes
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import BuildPlan
 from optcli.pipeline.prepared import PreparedSamples
 from optcli.pipeline.terms import code_of, evaluated_on, judged_by, judging_code, judging_files
 from optcli.recipe import Recipe
@@ -94,7 +94,7 @@ class EvaluationContext:
 
 
 def judge(
-    plan: Plan, artifacts: Mapping[str, Artifact], context: EvaluationContext
+    plan: BuildPlan, artifacts: Mapping[str, Artifact], context: EvaluationContext
 ) -> tuple[dict[str, Accuracy], dict[str, OptcliError]]:
     """Accuracy of every variant that was built and can run here, and why others have none.
 
@@ -105,7 +105,7 @@ def judge(
     return compare_all(subjects(plan, artifacts), plan.baseline, context)
 
 
-def subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
+def subjects(plan: BuildPlan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
     """The variants that were built and can run here."""
     return [
         Subject(v.name, artifacts[v.name], v.runner_name, v.runner, v.runner_options(plan.threads))
@@ -115,7 +115,7 @@ def subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
 
 
 def evaluations(
-    plan: Plan, artifacts: Mapping[str, Artifact], context: EvaluationContext
+    plan: BuildPlan, artifacts: Mapping[str, Artifact], context: EvaluationContext
 ) -> tuple[dict[str, str], float]:
     """The key of each evaluation that `judge` has used, by variant, and the score that counts.
 

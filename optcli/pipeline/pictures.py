@@ -17,7 +17,7 @@ from optcli.errors import OptcliError, StoreError, raised_as
 from optcli.models.formats import exporter_metadata
 from optcli.pipeline.accuracy import EVALUATION, EvaluationContext, evaluations
 from optcli.pipeline.decoding import decoding_of
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import BuildPlan
 from optcli.recipe import Recipe
 from optcli.results.pictures import FOLDER, Picture, Pictures
 from optcli.results.reading import record_of
@@ -27,7 +27,7 @@ _ABOUT = "pictures.json"
 
 
 def of_build(
-    plan: Plan,
+    plan: BuildPlan,
     artifacts: Mapping[str, Artifact],
     judged: Collection[str],
     context: EvaluationContext,
@@ -56,7 +56,7 @@ def of_build(
 
 
 def _kept_or_drawn(
-    plan: Plan,
+    plan: BuildPlan,
     artifacts: Mapping[str, Artifact],
     others: Collection[str],
     context: EvaluationContext,

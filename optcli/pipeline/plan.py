@@ -85,7 +85,7 @@ class PlannedVariant:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """All that a build will do.
 
     `data_key` names the checked data, None for a recipe without any. `role_keys` names the samples of
@@ -131,7 +131,7 @@ def plan_of(
     traits: Mapping[str, Traits],
     digests: FileDigests,
     only: Sequence[str] = (),
-) -> Plan:
+) -> BuildPlan:
     """Work out every step and its key, without a heavy import.
 
     `traits` holds what a worker found out about the user's own passes, by their `PassUse.place`.
@@ -178,7 +178,7 @@ def plan_of(
     metric = recipe.accuracy.metric if recipe.accuracy else None
     metric = metric if metric is not None and needs_labels(metric) else None
     checked = {"step": "data", "roles": role_keys, "inputs": inputs, "metric": metric}
-    return Plan(
+    return BuildPlan(
         recipe,
         source,
         tuple(variants),

@@ -10,7 +10,7 @@ from typing import Any
 from optcli.errors import OptcliError
 from optcli.pipeline.admission import ArtifactAdmission
 from optcli.pipeline.making import planned
-from optcli.pipeline.plan import Plan, Step
+from optcli.pipeline.plan import BuildPlan, Step
 from optcli.store import Entry, Store
 from optcli.store import explain as store_explain
 
@@ -45,7 +45,7 @@ def preview(
 
 
 def _of_plan(
-    plan: Plan, store: Store, *, explain: bool, trust: bool, remote_only: bool
+    plan: BuildPlan, store: Store, *, explain: bool, trust: bool, remote_only: bool
 ) -> tuple[list[str], dict[str, Any]]:
     current = {step.key: step.ingredients for v in plan.variants for step in v.steps}
     current |= plan.data_roles
@@ -90,7 +90,7 @@ def _of_plan(
 class _Look:
     """Where the results of steps are found. Each step is asked for once."""
 
-    plan: Plan
+    plan: BuildPlan
     store: Store
     trust: bool
     remote_only: bool

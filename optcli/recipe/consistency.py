@@ -13,7 +13,7 @@ from optcli.files import registry
 from optcli.passes import Pass, Traits
 from optcli.recipe.models import PassUse, RunnerUse, Variant
 from optcli.recipe.names import name_problem
-from optcli.recipe.nodes import Node, Place, Problems
+from optcli.recipe.nodes import Node, Position, Problems
 from optcli.recipe.sections import roles_of
 from optcli.recipe.validation import found
 from optcli.settings import SymbolRange, TensorSpec, batch_range, fed, image_size
@@ -168,7 +168,7 @@ def chain_problems(
     source: Format | None,
     variant: Variant,
     roles: Collection[str],
-    place: Place,
+    place: Position,
     problems: Problems,
     traits: Mapping[str, Traits] = _NO_TRAITS,
 ) -> None:
@@ -182,7 +182,7 @@ def chain_problems(
     before, done = "the model", False
     for use in variant.passes:
         known = use.configured or traits.get(use.place)
-        at = Place.parse(use.place)
+        at = Position.parse(use.place)
         if done:
             problems.add(at, f"{use.name} cannot follow {before}", f"put {before} last")
         if known is None:
@@ -213,11 +213,15 @@ def _produced(known: Pass | Traits, source: Format | None) -> Format | None:
 
 
 def _check_runner(
-    final: Format, use: RunnerUse | None, chain: Sequence[PassUse], place: Place, problems: Problems
+    final: Format,
+    use: RunnerUse | None,
+    chain: Sequence[PassUse],
+    place: Position,
+    problems: Problems,
 ) -> None:
     if use is None:
         if final not in runners.DEFAULTS:
-            at = Place.parse(chain[-1].place) if chain else place
+            at = Position.parse(chain[-1].place) if chain else place
             problems.add(at, f"no runner runs {final.value} by itself", "name one under runner:")
         return
     runs = use.configured.runs
@@ -230,7 +234,7 @@ def _check_runner(
     if able:
         hint = f"{hint}, or write runner: {able[0]}" if hint else f"write runner: {able[0]}"
     message = f"the runner {use.name} runs {readable}, but the passes make {final.value}"
-    problems.add(Place.parse(use.place), message, hint or "choose another runner")
+    problems.add(Position.parse(use.place), message, hint or "choose another runner")
 
 
 def _between(source: Format, targets: Sequence[Format], name: str) -> str:

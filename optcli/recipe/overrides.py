@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from optcli.errors import did_you_mean, excerpt
-from optcli.recipe.nodes import Node, Place, Problems, ReadingBudget
+from optcli.recipe.nodes import Node, Position, Problems, ReadingBudget
 from optcli.recipe.placeholders import substituted, written_out
 from optcli.recipe.reading import parse
 from optcli.recipe.validation import found
@@ -24,7 +24,7 @@ def override(recipe: Node, text: str, problems: Problems, budget: ReadingBudget)
     name of one. Placeholders in the value are replaced, but those of the matrix, which has names of
     its own. `budget` is what the values share with the recipe's files.
     """
-    place = Place(f"--set {excerpt(text)}", 0, 0)
+    place = Position(f"--set {excerpt(text)}", 0, 0)
     key, equals, written = text.partition("=")
     key = key.strip()
     if not equals or not key:

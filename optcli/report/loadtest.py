@@ -15,11 +15,11 @@ from optcli.report.terminal import figures
 from optcli.results import Estimate
 from optcli.results.document import (
     Cell,
+    Chart,
     Column,
     Document,
     Items,
     Names,
-    Picture,
     Section,
     Table,
     table_of_texts,
@@ -63,7 +63,7 @@ def _sections(test: LoadTest) -> Iterator[Section]:
     yield Section("What was loaded", [Names(_about(test))])
     yield Section(
         "Operating curve",
-        [Picture(lambda: curve(test))],
+        [Chart(lambda: curve(test))],
         "Lines are predicted, points measured; filled points keep the promise.",
     )
     yield Section("Loads", [Table(_columns(test), test.points)])

@@ -11,7 +11,7 @@ from optcli.report.html import marks
 from optcli.report.html.marks import Area, name_labels, spanning
 from optcli.report.html.tags import Markup, tag
 from optcli.results import Estimate
-from optcli.results.document import Document, Items, Picture, Section, Table, table_of_texts
+from optcli.results.document import Chart, Document, Items, Section, Table, table_of_texts
 from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, TuningTrial
 
 _OUTCOMES = {"faster": "accept", "accurate": "inconclusive"}
@@ -43,7 +43,7 @@ def sections(tuning: Tuning, *, on_pages: bool = False) -> Iterator[Section]:
     found = [Items([*tuning.findings, *tuning.left_out])]
     yield Section(
         "What the search tried",
-        [Picture(lambda: search(tuning)), trials],
+        [Chart(lambda: search(tuning)), trials],
         _LEAD,
         on_pages=on_pages,
     )

@@ -205,7 +205,7 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     return "inconclusive" if "inconclusive" in distinct else "accept"
 
 
-class Entry(Result):
+class HistoryEntry(Result):
     """One figure of one run of the gate. `machine` is a digest of CPU, cores and threads."""
 
     at: str
@@ -237,7 +237,7 @@ class Trend:
     batch_size: int | None
     unit: str
     machine: str
-    entries: tuple[Entry, ...]
+    entries: tuple[HistoryEntry, ...]
     steps: tuple[int, ...]
     fewest: int = 0
     latest: float | None = None

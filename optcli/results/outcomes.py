@@ -238,7 +238,7 @@ class OutputError(Result):
     changes: tuple[InterfaceChange, ...] = ()
 
 
-class Figure(Result):
+class FurtherFigure(Result):
     """A further figure of a variant beside the baseline's, such as `calibration_error`."""
 
     value: float
@@ -313,7 +313,7 @@ class Accuracy(Result):
     mcnemar_p: float | None = None
     agreement: float | None = None
     scores: ScoreChange | None = None
-    figures: dict[str, Figure] = Field(default_factory=dict)
+    figures: dict[str, FurtherFigure] = Field(default_factory=dict)
     classes: tuple[ClassChange, ...] = ()
     per_class: tuple[ClassFigure, ...] = ()
     distinct: int | None = None

@@ -86,7 +86,7 @@ class Tally:
 
 
 @dataclass
-class _Row:
+class _TensorError:
     whole: Tally = field(default_factory=Tally)
     own: Tally = field(default_factory=Tally)
     values: int = 0
@@ -98,7 +98,7 @@ class Sums:
     """Activations, tensor by tensor, summed over batches; and those whose shapes differ."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _TensorError] = {}
         self._unlike: dict[str, str] = {}
 
     def fits(self, tensor: str, exact: np.ndarray, reference: np.ndarray) -> bool:
@@ -124,7 +124,7 @@ class Sums:
 
         `bounds` are the values that its integers can stand for.
         """
-        row = self._rows.setdefault(tensor, _Row(shape=exact.shape))
+        row = self._rows.setdefault(tensor, _TensorError(shape=exact.shape))
         row.whole.add(exact, whole)
         row.own.add(exact, own)
         if bounds is not None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.collection import Collection, Finding, RawSample, RawSamples
 from optcli.data.image_files import folders_in, id_of, is_image, open_image, size_of
 from optcli.data.selection import choose, split_digest
 from optcli.errors import counted, did_you_mean, excerpt, plural
@@ -88,7 +88,7 @@ class Masks(Collection):
     def listed(self) -> Iterator[Path]:
         return (file for pair in self._pairs.paired for file in pair)
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         return MaskItems(self.only_input(inputs, "a folder of images", hint), self.chosen)
 
@@ -129,7 +129,7 @@ class Masks(Collection):
         return list(_parts(self.path, masks))
 
 
-class MaskItems(Items):
+class MaskItems(RawSamples):
     """The chosen images with their masks, opened one at a time."""
 
     parallel: ClassVar[bool] = True
@@ -140,9 +140,9 @@ class MaskItems(Items):
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         name, image, mask = self._chosen[index]
-        return Item(name, str(image), {self._name: open_image(str(image))}, values_of(mask))
+        return RawSample(name, str(image), {self._name: open_image(str(image))}, values_of(mask))
 
     def identity(self, index: int) -> tuple[str, str]:
         name, image, _ = self._chosen[index]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from optcli.data.collection import Collection, Finding, Items
+from optcli.data.collection import Collection, Finding, RawSamples
 from optcli.data.image_files import folders_down_to, id_of, is_image, passed_over
 from optcli.data.layouts._annotated import Annotated, AnnotatedImage, AnnotatedItems, disagreements
 from optcli.data.selection import choose, split_digest
@@ -122,7 +122,7 @@ class Voc(Collection):
     def listed(self) -> Iterator[Path]:
         return iter(self._images.values())
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         name = self.only_input(inputs, "a set of images", hint)
         return AnnotatedItems(name, self.chosen, {n: n for n in range(len(self._names))})

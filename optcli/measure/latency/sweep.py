@@ -64,7 +64,7 @@ def sweep(
     `available_bytes` is what its process may take; default: what is free. Raises `OptcliError` where
     the artifact cannot be run at its smallest batch size.
     """
-    run = _Run(order, log, observer, available_bytes)
+    run = _SweepRun(order, log, observer, available_bytes)
     start = datetime.now(UTC)
     observer.started(run.step)
     measured = run.carry_out(start.astimezone().isoformat(timespec="seconds"))
@@ -73,7 +73,7 @@ def sweep(
 
 
 @dataclass
-class _Run:
+class _SweepRun:
     order: SweepOrder
     log: Path
     observer: Observer

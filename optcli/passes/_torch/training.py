@@ -75,7 +75,7 @@ class Training:
         memory.keep_freed()
         progress = load_checkpoint(job.scratch, self.model, self.optimizer)
         budget = self._budget(progress)
-        news = _News(job, self._pace(progress), self.epochs, self.clock, self._threads())
+        news = _TrainingMonitor(job, self._pace(progress), self.epochs, self.clock, self._threads())
         if progress is None:
             progress = self._beginning(news)
             self._plan_first(budget, progress, job)
@@ -219,7 +219,7 @@ class Training:
         on_cpu = all(value.device.type == "cpu" for value in torch_modules.parameters(self.model))
         return torch.get_num_threads() if on_cpu else 1
 
-    def _beginning(self, news: _News) -> TrainingProgress:
+    def _beginning(self, news: _TrainingMonitor) -> TrainingProgress:
         news.begin("judging the network as it is")
         progress = TrainingProgress(before=self._judged(news))
         self._settle()
@@ -229,7 +229,7 @@ class Training:
     def _is_out_of_patience(self, progress: TrainingProgress) -> bool:
         return self.patience is not None and progress.epoch - progress.best_epoch >= self.patience
 
-    def _judged(self, news: _News) -> Score | None:
+    def _judged(self, news: _TrainingMonitor) -> Score | None:
         return None if self.judge is None else self.judge(self.model, self.call, news.judged)
 
     def _settle(self) -> None:
@@ -244,7 +244,11 @@ class Training:
             )
 
     def _epoch(
-        self, number: int, progress: TrainingProgress, news: _News, budget: TrainingBudget | None
+        self,
+        number: int,
+        progress: TrainingProgress,
+        news: _TrainingMonitor,
+        budget: TrainingBudget | None,
     ) -> tuple[float, float]:
         """Train epoch `number`, from 1; gives the mean loss, and the time that samples took.
 
@@ -348,7 +352,7 @@ class Training:
         return max(1, count // self.batch_size) * self.batch_size
 
 
-class _News:
+class _TrainingMonitor:
     """Reports the progress of a training: loss, images a second, the time that is left."""
 
     def __init__(

@@ -14,7 +14,7 @@ from optcli.pipeline.on_ray import device_nodes, parcels
 from optcli.pipeline.on_ray.cluster import Cluster
 from optcli.pipeline.on_ray.device_nodes import Held, NodeLostError, RayNode
 from optcli.pipeline.on_ray.maker import require
-from optcli.pipeline.plan import Device, Plan
+from optcli.pipeline.plan import BuildPlan, Device
 from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
 from optcli.pipeline.remote_devices.messages import (
     DeviceAnswer,
@@ -31,7 +31,7 @@ _TRIES = 3
 
 @contextmanager
 def opened(
-    address: str | None, plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
+    address: str | None, plan: BuildPlan, devices: Sequence[Device], store: Store, observer: Observer
 ) -> Iterator[dict[str, RayDevice]]:
     """Those of the devices that are nodes of a cluster, by name; each has said what it is.
 
@@ -77,7 +77,7 @@ def _required(address: str | None, device: str) -> str:
 class RayDevice(RemoteDevice):
     """A device of a cluster. The node is held from the first measurement to `release`."""
 
-    def __init__(self, name: str, ray: RayPlace, plan: Plan, store: Store) -> None:
+    def __init__(self, name: str, ray: RayPlace, plan: BuildPlan, store: Store) -> None:
         super().__init__(name, look_for(plan, store.digests))
         self._ray, self._store = ray, store
         self._node: RayNode | None = None

@@ -17,7 +17,7 @@ from optcli.pipeline.messages import Order, PassRequest, StepRequest
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, Shipped
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import BuildPlan
 from optcli.pipeline.remote_devices.messages import Contents, UnreachableError
 from optcli.store import Store, disk
 from optcli.workers import messages
@@ -59,7 +59,7 @@ class RayMaker:
     def __init__(
         self,
         address: str,
-        plan: Plan,
+        plan: BuildPlan,
         store: Store,
         workers: StepWorkers,
         observer: Observer,

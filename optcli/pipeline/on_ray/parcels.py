@@ -24,7 +24,7 @@ from optcli.pipeline.remote_devices.messages import Contents, UnreachableError
 from optcli.settings import user_code
 from optcli.store import Entry, Store, disk, key_of, locks
 from optcli.store.remote import Limits, RefusedError, Remote, RemotePlace
-from optcli.store.remote.connection import Connection, DeniedError, GoneError
+from optcli.store.remote.connection import DeniedError, GoneError, RemoteFileSystem
 from optcli.store.remote.manifest import object_of
 
 _KIND = "input"
@@ -103,7 +103,7 @@ def _relative(settings: DataSettings, folder: Path) -> DataSettings:
     return settings.with_paths(moved)
 
 
-def send(connection: Connection, files: Mapping[Path, tuple[int, str]]) -> None:
+def send(connection: RemoteFileSystem, files: Mapping[Path, tuple[int, str]]) -> None:
     """Upload what is not there yet. Raises `UnreachableError`."""
 
     def one(item: tuple[Path, tuple[int, str]]) -> None:

@@ -67,7 +67,7 @@ class HostLostError(Exception):
     """The host, or the connection to it, is gone."""
 
 
-class Connection:
+class SshConnection:
     """A process of ssh, and the program there that it is connected with."""
 
     def __init__(

@@ -10,10 +10,10 @@ from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError
 from optcli.files.digest import FileDigests
 from optcli.observer import Observer
-from optcli.pipeline.on_ssh.connection import Connection, HostLostError, hint_of
+from optcli.pipeline.on_ssh.connection import HostLostError, SshConnection, hint_of
 from optcli.pipeline.on_ssh.frames import EndedError
 from optcli.pipeline.on_ssh.hosts import Host, host_of
-from optcli.pipeline.plan import Device, Plan
+from optcli.pipeline.plan import BuildPlan, Device
 from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
 from optcli.pipeline.remote_devices.messages import DeviceAnswer, DeviceOrder, Look, Seen, Travelling
 from optcli.store import Store
@@ -22,7 +22,7 @@ from optcli.workers import messages
 
 @contextmanager
 def opened(
-    plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
+    plan: BuildPlan, devices: Sequence[Device], store: Store, observer: Observer
 ) -> Iterator[dict[str, SshDevice]]:
     """Those of the devices that ssh reaches, by name; each has said what it is.
 
@@ -48,7 +48,7 @@ class SshDevice(RemoteDevice):
     def __init__(self, name: str, host: Host, look: Look, digests: FileDigests) -> None:
         super().__init__(name, look)
         self._host, self._digests = host, digests
-        self._connection: Connection | None = None
+        self._connection: SshConnection | None = None
 
     def connect(self, observer: Observer) -> None:
         """Reach the host and have it say what it is. Raises `MissingError`."""
@@ -57,7 +57,7 @@ class SshDevice(RemoteDevice):
         def tell(text: str) -> None:
             observer.warned(self._name, text)
 
-        connection = Connection(self._name, self._host, packages, tell)
+        connection = SshConnection(self._name, self._host, packages, tell)
         self._connection = connection
         try:
             frame, _ = connection.call("look", messages.to_record(self._look), tell)

@@ -22,7 +22,7 @@ from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
 from optcli.pipeline import keys
-from optcli.pipeline.plan import Plan, PlannedVariant
+from optcli.pipeline.plan import BuildPlan, PlannedVariant
 from optcli.pipeline.remote_devices.messages import (
     Contents,
     DeviceAnswer,
@@ -233,7 +233,7 @@ def _contents(folder: Path, digests: FileDigests) -> Contents:
     }
 
 
-def look_for(plan: Plan, digests: FileDigests) -> Look:
+def look_for(plan: BuildPlan, digests: FileDigests) -> Look:
     """What a machine is asked for the variants of a plan."""
     return Look(
         packages=tuple(plan.packages()),

@@ -10,13 +10,13 @@ from optcli.report import wording
 from optcli.report.html.tags import Child, Markup, join, tag
 from optcli.results.document import (
     Cell,
+    Chart,
     Code,
     Column,
     Document,
     Items,
     Names,
     Part,
-    Picture,
     R,
     Section,
     Table,
@@ -105,7 +105,7 @@ def _part(part: Part, name: str) -> Iterator[Markup]:
         yield tag("ul", *(tag("li", line) for line in part.lines))
     elif isinstance(part, Code) and part.text:
         yield tag("pre", part.text)
-    elif isinstance(part, Picture) and (drawn := part.markup()):
+    elif isinstance(part, Chart) and (drawn := part.markup()):
         yield Markup(drawn)
 
 

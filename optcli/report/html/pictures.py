@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from optcli.errors import counted
 from optcli.report.html.tags import Markup, tag
 from optcli.results import Report
-from optcli.results.document import Picture as Drawn
-from optcli.results.document import Section
+from optcli.results.document import Chart, Section
 from optcli.results.pictures import Answer, Picture
 
 _LEAD_OF_BOXES = (
@@ -38,7 +37,7 @@ def pictures(report: Report, images: Mapping[str, bytes]) -> Section:
     figures = [_figure(report.baseline, row, images) for row in rows]
     lead = _lead(rows[0][0][1]) if rows else ""
     return Section(
-        "Pictures", [Drawn(lambda: tag("div", *figures, class_="shots"))] if rows else [], lead
+        "Pictures", [Chart(lambda: tag("div", *figures, class_="shots"))] if rows else [], lead
     )
 
 

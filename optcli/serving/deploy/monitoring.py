@@ -21,7 +21,7 @@ _SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 
 @dataclass(frozen=True)
-class Chart:
+class Panel:
     """A panel: its `lines` are pairs of PromQL and a legend, `limits` are drawn, all in `unit`."""
 
     title: str
@@ -45,7 +45,7 @@ class WatchedMetrics:
     legend: str
     failing: str
     gone: str
-    charts: Sequence[Chart]
+    charts: Sequence[Panel]
 
 
 def of_ray(model: str, plan: Plan) -> WatchedMetrics:
@@ -78,7 +78,7 @@ def of_ray(model: str, plan: Plan) -> WatchedMetrics:
         failing=f"{rate(f'{whole}_count', failed)} / " + rate(f"{whole}_count", ',outcome!="invalid"'),
         gone=f"absent(model_queue_bound{{{chosen}}})",
         charts=(
-            Chart(
+            Panel(
                 "Requests that wait or are computed",
                 "short",
                 [
@@ -86,12 +86,12 @@ def of_ray(model: str, plan: Plan) -> WatchedMetrics:
                     (f"model_queue_bound{{{chosen}}}", "{{application}}, at most"),
                 ],
             ),
-            Chart(
+            Panel(
                 "Mean time by stage",
                 "s",
                 [(mean.format("model_stage_seconds", chosen, over), "{{application}} {{stage}}")],
             ),
-            Chart(
+            Panel(
                 "Mean rows of a call",
                 "short",
                 [(mean.format("model_batch_rows", chosen, over), "{{application}}")],
@@ -150,7 +150,7 @@ def _rules(model: str, plan: Plan, metrics: WatchedMetrics) -> Iterator[Mapping[
 def _dashboard(model: str, plan: Plan, metrics: WatchedMetrics) -> dict[str, Any]:
     """A dashboard that Grafana imports; people choose the Prometheus that it reads."""
     charts = [
-        Chart(
+        Panel(
             f"{name}, promised {ms:g} ms",
             "s",
             [(metrics.latency_s[name], name)],
@@ -159,13 +159,13 @@ def _dashboard(model: str, plan: Plan, metrics: WatchedMetrics) -> dict[str, Any
         for name, ms in plan.slo_ms.items()
     ]
     charts += [
-        Chart(
+        Panel(
             "Requests a second, planned and at most",
             "reqps",
             [(metrics.requests_per_s, metrics.legend)],
             [plan.planned_per_s, _most(plan)],
         ),
-        Chart(
+        Panel(
             "Share of the requests without an answer",
             "percentunit",
             [(metrics.failing, "failing")],
@@ -186,7 +186,7 @@ def _dashboard(model: str, plan: Plan, metrics: WatchedMetrics) -> dict[str, Any
     }
 
 
-def _panel(index: int, chart: Chart) -> dict[str, Any]:
+def _panel(index: int, chart: Panel) -> dict[str, Any]:
     limits = [{"color": "red", "value": limit} for limit in sorted(chart.limits)]
     return {
         "id": index + 1,

@@ -178,7 +178,7 @@ class TensorSummary(Result):
         return self.model_dump()
 
 
-class Period(Result):
+class SamplingPeriod(Result):
     """When a sample was begun (seconds since the epoch), and of how many rows it is."""
 
     begun: Seconds
@@ -191,7 +191,7 @@ class About(Result):
     model: Line
     inputs: tuple[TensorSummary, ...]
     reference: DriftReference
-    periods: tuple[Period, ...]
+    periods: tuple[SamplingPeriod, ...]
     written: Seconds = 0.0
     unwritten: Line = ""
 

@@ -191,7 +191,7 @@ def infer(
     )
     priced = 1 if settings.address == ray_session.LOCAL else count
     cost_per_s = None if settings.cost_per_hour is None else settings.cost_per_hour * priced / 3600
-    run_of = _Run(listed, kept, set(finished), observer, cost_per_s)
+    run_of = _InferenceRun(listed, kept, set(finished), observer, cost_per_s)
     missing = [shard for shard in listed.shards if shard.name not in finished]
     if missing:
         with ray_session.started(settings.address, max(cores, count * threads)):
@@ -337,7 +337,7 @@ def _fills(built: BuiltVariant, address: str, threads: int, cores: int) -> bool:
 
 
 @dataclass
-class _Run:
+class _InferenceRun:
     """Follows the shards of one run: progress, manifest, figures. `cost_per_s`: of all workers."""
 
     listing: Listing

@@ -104,7 +104,7 @@ class _Client:
             if load.encoding not in self.references:
                 self.references[load.encoding] = await self._references(load.encoding, session, channel)
             references = self.references[load.encoding]
-            run = _Run(load, to_send[: len(references)], references, self.setup, session)
+            run = _LoadRun(load, to_send[: len(references)], references, self.setup, session)
             gc.collect()
             gc.freeze()
             sent = await run.through(np.load(load.times), channel)
@@ -223,7 +223,7 @@ def _posted(session: aiohttp.ClientSession, url: str, payload: Payload) -> Any:
     return session.post(place, data=payload.body, headers=headers, allow_redirects=False)
 
 
-class _Run:
+class _LoadRun:
     """One load: its records by request, and what happens now."""
 
     def __init__(

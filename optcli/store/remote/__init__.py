@@ -18,7 +18,7 @@ from optcli.errors import OptcliError, TrustError, counted
 from optcli.files.digest import of_bytes
 from optcli.store.entry import Entry
 from optcli.store.remote import manifest
-from optcli.store.remote.connection import Connection, GoneError, Limits, RefusedError
+from optcli.store.remote.connection import GoneError, Limits, RefusedError, RemoteFileSystem
 from optcli.store.remote.uploads import Uploads
 from optcli.store.remote_place import RemotePlace, remote_place
 
@@ -52,7 +52,7 @@ class Remote:
         `tell` hears of what goes wrong there; `entry_of` gives an entry of the local store.
         """
         self.place, self._tell, self._limits = place, tell, limits
-        self.connection = Connection(place, limits, tell)
+        self.connection = RemoteFileSystem(place, limits, tell)
         self._refused: set[tuple[str, str]] = set()
         self._untrusted = False
         self._uploads = None

@@ -73,7 +73,7 @@ class Listed:
     written: float
 
 
-class Connection:
+class RemoteFileSystem:
     """One remote file system. Its methods may be called from several threads."""
 
     def __init__(self, place: RemotePlace, limits: Limits, tell: Callable[[str], None]) -> None:

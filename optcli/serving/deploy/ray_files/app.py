@@ -33,8 +33,8 @@ STOPPING = Path(os.environ.get("STOPPING_FILE", HERE / "stopping"))
 Base: Any = importlib.import_module("oip_grpc").Calls if BUNDLE["grpc"] else object
 
 
-@serve.deployment
-class Model(Base):  # type: ignore[misc]
+@serve.deployment(name="Model")
+class Replica(Base):  # type: ignore[misc]
     """One replica: it reads requests, gathers single rows into batches, and computes in threads."""
 
     def __init__(self) -> None:
@@ -187,4 +187,4 @@ class Model(Base):  # type: ignore[misc]
         return body, self.deadline(request.headers.get("x-deadline-ms"))
 
 
-app = Model.bind()
+app = Replica.bind()
