@@ -222,8 +222,8 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
     infinite = records.pop("infinite")
     if metric is not None:
         records = metric.over_all(records)
-    beside = (*detections.PAIRS, *objects.NAMES, *PIXELS)
-    stored = ("predicted", "label", "confidence", "embedding", *detections.NAMES, *beside)
+    pairs = (*detections.PAIRS, *objects.NAMES, *PIXELS)
+    stored = ("predicted", "label", "confidence", "embedding", *detections.NAMES, *pairs)
     arrays: dict[str, np.ndarray] = {
         "ids": ids,
         "cluster": clusters,

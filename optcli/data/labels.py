@@ -119,8 +119,8 @@ class Labels:
                 hint="python:FILE.py:CALLABLE may give {labels: [numbers]} as a target",
             )
         if not is_hot:
-            mine = [self.of(number) for number in numbers]
-            return {"labels": np.array([each for each in mine if each is not None], np.int64)}
+            numbers_here = [self.of(number) for number in numbers]
+            return {"labels": np.array([each for each in numbers_here if each is not None], np.int64)}
         rows_of: dict[int, list[int]] = {}
         for label, value in enumerate(row.astype(np.int64).tolist()):
             if (number := self.of(label)) is not None:
@@ -142,8 +142,8 @@ class Labels:
             for name in _OF_EACH_BOX
             if name in target
         }
-        mine = np.array([number for number in numbers if number is not None], np.int64)
-        return {**target, **changed, "labels": mine}
+        known = np.array([number for number in numbers if number is not None], np.int64)
+        return {**target, **changed, "labels": known}
 
     def _uncoloured(self, mask: np.ndarray) -> np.ndarray:
         """The number of each pixel's colour; one value a pixel is a grey. Raises `InputError`."""

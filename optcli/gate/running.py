@@ -87,10 +87,10 @@ def gate(
         labels.say(to_do.recipe, observer)
         places = stack.enter_context(devices_of(options.ray, demanded, to_do, store, observer))
         made = make(to_do, store, observer, settings, Phases())
-        mine = candidates(made, list(names))
-        packages = sorted({package for side in mine.values() for package in side.packages})
+        candidate_sides = candidates(made, list(names))
+        packages = sorted({package for side in candidate_sides.values() for package in side.packages})
         before = origin.made(list(names), packages)
-        variants = sides(mine, before)
+        variants = sides(candidate_sides, before)
         missing = [*missing, *_committed(reference, root, store)]
         changes = _changes(origin, made.plan.recipe, variants, missing, store.digests, options)
         then, now = origin.terms, terms_of(made.plan.recipe, store.digests)

@@ -34,7 +34,7 @@ class Job:
     whoever writes there makes it. None: nothing can be kept.
     `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
     writes there makes it, and it is removed once the step is done. None: nothing can be kept.
-    `temporary` is an empty folder beside `out`, for what is only needed on the way: see `beside`.
+    `temporary` is an empty folder beside `out`, for what is only needed on the way: see `work_folder`.
     `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
     `preparation` has the steps of the recipe's `prepare` as `data.images` reads them, and the `layout`,
     for a pass that `reads_preparation`; None where the recipe has none. `postprocess` is how a
@@ -60,7 +60,7 @@ class Job:
     postprocess: tuple[str, Mapping[str, Any]] | None = None
 
     @property
-    def beside(self) -> Path:
+    def work_folder(self) -> Path:
         """Where to make temporary folders: on the disk of `out`, which has room for models."""
         return self.temporary or self.out.parent
 

@@ -87,7 +87,7 @@ class QuantizeDynamic(Pass):
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         require_floats(source.precision)
-        with tempfile.TemporaryDirectory(dir=job.beside) as folder, quiet():
+        with tempfile.TemporaryDirectory(dir=job.work_folder) as folder, quiet():
             work = Path(folder)
             why = "older ones know no scale per channel"
             model = modern(

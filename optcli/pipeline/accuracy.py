@@ -191,15 +191,15 @@ class _Judging:
         """What is known of the data, and what the baseline's answers say of them."""
         context, base = self._context, self.baseline
         assert base is not None
-        asked = self._of(base)
+        ingredients = self._of(base)
         log = context.logs / f"{base.name}.preparations.log"
         looking = Looking(context.store, log, context.timeout_s)
         return remarks_of(
             context.recipe,
-            key_of(asked),
+            key_of(ingredients),
             base.artifact.facts,
             looking,
-            lambda: self._evaluation(base, asked).path,
+            lambda: self._evaluation(base, ingredients).path,
             None if base.interpreter or base.answers else lambda path: self._request(base, path, None),
         )
 
@@ -400,7 +400,7 @@ class _Judging:
         nodes = None if judging_files(context.recipe) else context.nodes  # such files stay here
         if nodes is None or subject.interpreter is not None or runner.requires().gpu:
             return None
-        asked = EvaluationOrder(
+        order = EvaluationOrder(
             step=step,
             key=key_of(ingredients),
             artifact=subject.artifact,
@@ -413,7 +413,7 @@ class _Judging:
             scratch=bench,
             timeout_s=context.timeout_s,
         )
-        return nodes.evaluating(asked)
+        return nodes.evaluating(order)
 
     def _of(self, subject: Subject) -> dict[str, Any]:
         """What decides the outputs and the metric of a subject."""

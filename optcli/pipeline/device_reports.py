@@ -49,7 +49,7 @@ def report_on(
     recipe, plan = whole_plan.recipe, on_device.plan
     failures = {**on_device.failures, **failures}
     stands = plan.baseline in on_device.measured.rows and plan.baseline not in failures
-    measured = beside(plan, on_device.measured, baseline_stands=stands)
+    measured = compared(plan, on_device.measured, baseline_stands=stands)
 
     def about(variant: PlannedVariant, plan: BuildPlan) -> VariantReport:
         return verdicts.variant_report(
@@ -57,7 +57,7 @@ def report_on(
         ).model_copy(update={"sweep": on_device.swept.get(variant.name)})
 
     there = {variant.name: about(variant, plan) for variant in plan.variants}
-    there = beside_fp32(plan, measured, there)
+    there = compared_with_fp32(plan, measured, there)
     variants = {
         each.name: there[each.name]
         if each.name in there
@@ -90,9 +90,9 @@ def report_on(
 
 def _without_latency(recipe: Recipe) -> Advice:
     """What a build says that measured no latency."""
-    asked = ["slo"] if recipe.slo is not None else []
-    asked += ["latency.min_speedup"] if recipe.latency.min_speedup is not None else []
-    open_ones = f", {wording.listed(asked)} not judged" if asked else ""
+    needed = ["slo"] if recipe.slo is not None else []
+    needed += ["latency.min_speedup"] if recipe.latency.min_speedup is not None else []
+    open_ones = f", {wording.listed(needed)} not judged" if needed else ""
     sentence = f"Latency was not measured (latency: off){open_ones}: no variant is recommended."
     return Advice(recommended=None, sentence=sentence, by_batch={})
 
@@ -146,7 +146,7 @@ def _has_service_level(recipe: Recipe) -> bool:
     return recipe.slo is not None and bool(recipe.slo.bounds)
 
 
-def beside(plan: BuildPlan, measured: LatencyResults, *, baseline_stands: bool) -> LatencyResults:
+def compared(plan: BuildPlan, measured: LatencyResults, *, baseline_stands: bool) -> LatencyResults:
     """What was measured, each row with its speed-up over the baseline and over its parent, if any."""
     parents = {variant.name: parent_of(variant, plan) for variant in plan.variants}
     base = measured.rows.get(plan.baseline, ()) if baseline_stands else ()
@@ -184,7 +184,7 @@ def _against(measured: LatencyResults, name: str, other: str, batch_size: int) -
     return None if ratio is None else Against(variant=other, speedup=ratio)
 
 
-def beside_fp32(
+def compared_with_fp32(
     plan: BuildPlan, measured: LatencyResults, variants: Mapping[str, VariantReport]
 ) -> dict[str, VariantReport]:
     """The variants, each row with its speed-up over the fastest accepted one in fp32 at its batch size.

@@ -79,7 +79,7 @@ def _kept_or_drawn(
         "code": store.digests.of(Path(pictures.__file__)),
     }
     key = key_of(deciding)
-    stored = _kept(place)
+    stored = _drawn_before(place)
     if stored is not None and stored.key == key:
         return stored
     outputs = {
@@ -141,7 +141,7 @@ def _class_map(recipe: Recipe, baseline: Artifact) -> str | None:
     return next((each.output for each in known if each.parts[0].kind == "class_map"), None)
 
 
-def _kept(place: Path) -> Pictures | None:
+def _drawn_before(place: Path) -> Pictures | None:
     """Pictures of an earlier build that are all there."""
     try:
         stored = Pictures.model_validate(record_of(place / _ABOUT))

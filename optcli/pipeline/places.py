@@ -59,7 +59,7 @@ class EvaluationOrder:
 class Nodes(Protocol):
     """Machines that evaluate parts of sample sets."""
 
-    def evaluating(self, asked: EvaluationOrder) -> accuracy.Elsewhere | None:
+    def evaluating(self, order: EvaluationOrder) -> accuracy.Elsewhere | None:
         """Those that do; None where there are none."""
 
 

@@ -12,7 +12,7 @@ from optcli.errors import OptcliError, counted
 from optcli.pipeline.admission import ArtifactAdmission
 from optcli.pipeline.making import planned
 from optcli.pipeline.plan import BuildPlan, Step
-from optcli.results.document import Code, Document, Items, Section, table_of_texts
+from optcli.results.document import Code, Document, Items, Part, Section, table_of_texts
 from optcli.store import Entry, Store
 from optcli.store import explain as store_explain
 
@@ -76,7 +76,7 @@ def _document(look: _Look, *, explain: bool) -> tuple[Document, dict[str, Any]]:
         unmeasurable = [one for one in variant.unmeasurable if one not in variant.missing]
         lacks += [f"not measured: {one.what} ({one.hint})" for one in unmeasurable]
         table = table_of_texts(("key", "state", "step", "format"), rows, range(4))
-        parts = [table, Code("\n".join(reasons)), Items(lacks)]
+        parts: list[Part] = [table, Code("\n".join(reasons)), Items(lacks)]
         sections.append(Section(f"{variant.name} (runs in {variant.runner_name})", parts))
         missing = [one.what for one in variant.missing]
         record["variants"][variant.name] = {"steps": steps, "missing": missing}
@@ -98,10 +98,10 @@ class _Look:
     def at(self, step: Step) -> tuple[str, str]:
         """`cached`, `remote` or `to do`, and why what is there is not taken."""
         if step.key not in self.known:
-            self.known[step.key] = self._found(step)
+            self.known[step.key] = self._state(step)
         return self.known[step.key]
 
-    def _found(self, step: Step) -> tuple[str, str]:
+    def _state(self, step: Step) -> tuple[str, str]:
         if not self.remote_only and self.store.sound("artifact", step.key) is not None:
             return "cached", ""
         there = self.store.remote.look("artifact", step.key) if self.store.remote else None

@@ -37,14 +37,14 @@ def parent_of(variant: PlannedVariant, plan: BuildPlan) -> str | None:
     what pruning gains is told from what exporting gains. Of several that leave out as many, the one in
     the same runner, then the one that leaves out the last ones.
     """
-    mine = _passes(variant)
+    own_passes = _passes(variant)
     candidates: list[tuple[int, bool, bool, int, str]] = []
     for place, other in enumerate(plan.variants):
-        theirs = _passes(other)
-        if len(theirs) < len(mine) and _is_within(theirs, mine):
+        other_passes = _passes(other)
+        if len(other_passes) < len(own_passes) and _is_within(other_passes, own_passes):
             elsewhere = other.runner_name != variant.runner_name
-            cut_short = theirs == mine[: len(theirs)]
-            left_out = len(mine) - len(theirs)
+            cut_short = other_passes == own_passes[: len(other_passes)]
+            left_out = len(own_passes) - len(other_passes)
             candidates.append((left_out, elsewhere, not cut_short, place, other.name))
     return min(candidates)[-1] if candidates else None
 
@@ -215,7 +215,7 @@ def _latency_verdicts(
         plan.recipe.slo,
         plan.baseline,
         is_baseline=variant.name == plan.baseline,
-        beside=measured.rows.get(plan.baseline, ()),
+        others=measured.rows.get(plan.baseline, ()),
         parent=parent,
         beside_parent=measured.rows.get(parent, ()) if parent else (),
         size_bytes=size_bytes,

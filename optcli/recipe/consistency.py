@@ -15,7 +15,7 @@ from optcli.recipe.models import PassUse, RunnerUse, Variant
 from optcli.recipe.names import name_problem
 from optcli.recipe.nodes import Node, Position, Problems
 from optcli.recipe.sections import roles_of
-from optcli.recipe.validation import found
+from optcli.recipe.validation import shown_value
 from optcli.settings import SymbolRange, TensorSpec, batch_range, fed, image_size
 from optcli.settings.devices import HERE, DeviceSettings
 from optcli.settings.latency import LatencySettings
@@ -64,12 +64,14 @@ def _ranges(specs: tuple[TensorSpec, ...], nodes: Collection[Node], problems: Pr
             first, owner = first_uses.setdefault(symbol, (size, spec.name))
             if size != first:
                 at = node.get(symbol) or node.value["shape"]
-                message = f"{symbol} is {_said(size)} here, but {_said(first)} in input {owner!r}"
+                message = (
+                    f"{symbol} is {_size_text(size)} here, but {_size_text(first)} in input {owner!r}"
+                )
                 hint = "write the same range in both, or another symbol"
                 problems.add(at.place, message, hint)
 
 
-def _said(size: SymbolRange) -> str:
+def _size_text(size: SymbolRange) -> str:
     return f"{size.min}..{size.opt}..{size.max}"
 
 
@@ -289,7 +291,7 @@ def check_devices(
         elif name.lower() in seen:
             wrong = (f"it differs from {seen[name.lower()]!r} in capitals only", "rename one of them")
         if wrong is not None:
-            problems.add(node.start, f"the device {found(name)}: {wrong[0]}", wrong[1])
+            problems.add(node.start, f"the device {shown_value(name)}: {wrong[0]}", wrong[1])
         seen.setdefault(name.lower(), name)
     for section in ("latency", "gate"):
         _check_listed(recipe.get(section), f"{section}.devices", devices, problems)
@@ -308,7 +310,7 @@ def _check_listed(
         if not isinstance(name, str):
             continue
         if name not in devices and name != HERE:
-            message = f"{where}: there is no device {found(name)}"
+            message = f"{where}: there is no device {shown_value(name)}"
             known = [*devices, *([] if HERE in devices else [HERE])]
             problems.add(item.place, message, _meant_device(name, known))
             continue

@@ -34,20 +34,20 @@ class Extending:
         self.complete = True
 
     def read(
-        self, path: Path, shown: str, asked: Position | None = None, above: tuple[Path, ...] = ()
+        self, path: Path, shown: str, named_at: Position | None = None, above: tuple[Path, ...] = ()
     ) -> Node | None:
         """The merged recipe; None where the file itself cannot be read. Problems are noted."""
         self._files += 1
         place = path.absolute()
         if place not in self._known:
-            self._known[place] = self._read(path, shown, asked, above)
+            self._known[place] = self._read(path, shown, named_at, above)
         return self._known[place]
 
     def _read(
-        self, path: Path, shown: str, asked: Position | None, above: tuple[Path, ...]
+        self, path: Path, shown: str, named_at: Position | None, above: tuple[Path, ...]
     ) -> Node | None:
         before = len(self._problems)
-        own = read(path, shown, self._problems, self.budget, asked)
+        own = read(path, shown, self._problems, self.budget, named_at)
         self.read_from.append(path)
         self.folders[shown] = path.parent
         if own is None or not isinstance(own.value, dict):

@@ -22,7 +22,7 @@ from optcli.recipe.nodes import Node, Position, Problems, TooManyProblemsError
 from optcli.recipe.overrides import override
 from optcli.recipe.rebasing import Rebasing
 from optcli.recipe.sections import read_sections, roles_of
-from optcli.recipe.validation import found, note
+from optcli.recipe.validation import note, shown_value
 from optcli.recipe.variants import VariantReader
 from optcli.settings import batch_range
 from optcli.settings.latency import LatencySettings
@@ -114,7 +114,7 @@ def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:
         if isinstance(variants.value, dict):
             nodes.update(variants.value)
         else:
-            message = f"variants: found {found(variants.value)}, wanted a mapping of names"
+            message = f"variants: found {shown_value(variants.value)}, wanted a mapping of names"
             problems.add(variants.place, message, "write NAME: [pass, pass] for each variant")
             return nodes
         if len(nodes) > _MOST_VARIANTS:

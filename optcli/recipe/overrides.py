@@ -9,7 +9,7 @@ from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.nodes import Node, Position, Problems, ReadingBudget
 from optcli.recipe.placeholders import substituted, written_out
 from optcli.recipe.reading import parse
-from optcli.recipe.validation import found
+from optcli.recipe.validation import shown_value
 
 # Their keys are names that the recipe gives: one that it does not give is a slip of the pen.
 _NAMED = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}
@@ -70,7 +70,8 @@ def _set(node: Node, path: str, above: str, value: Node) -> Node:
         return _set_item(node, path, above, value)
     if not isinstance(node.value, dict):
         raise _NoSuchKeyError(
-            f"{above!r} is {found(node.value)} and has no {excerpt(path)!r} within", f"set {above!r}"
+            f"{above!r} is {shown_value(node.value)} and has no {excerpt(path)!r} within",
+            f"set {above!r}",
         )
     part, rest = _first_part(node, path)
     if part not in node.value and rest and above in _NAMED:

@@ -28,16 +28,16 @@ def read(
     shown: str,
     problems: Problems,
     budget: ReadingBudget,
-    asked: Position | None = None,
+    named_at: Position | None = None,
 ) -> Node | None:
     """A file as a node; None where it cannot be read, with the problem noted.
 
-    `shown` is the file's name in problems; `asked` is the place that names the file, if any; `budget`
+    `shown` is the file's name in problems; `named_at` is where the file is named; `budget`
     is what all files of a recipe share.
     """
     problems.reading(shown)
     try:
-        text = _text(path, shown, budget, asked or Position(shown, 1, 1))
+        text = _text(path, shown, budget, named_at or Position(shown, 1, 1))
     except _RefusedError as refused:
         problems.add(refused.place, str(refused), refused.hint)
         return None
@@ -53,11 +53,11 @@ class _RefusedError(Exception):
 def _text(path: Path, shown: str, budget: ReadingBudget, place: Position) -> str:
     name = excerpt(shown)
     if regular_files.is_folder(path):
-        raise _RefusedError(f"{name} is a folder, wanted a recipe file", place, _beside(path, ""))
+        raise _RefusedError(f"{name} is a folder, wanted a recipe file", place, _siblings(path, ""))
     try:
         data = regular_files.read(path, MOST_BYTES)
     except FileNotFoundError:
-        hint = _beside(path.parent, path.name)
+        hint = _siblings(path.parent, path.name)
         raise _RefusedError(f"there is no file {name}", place, hint) from None
     except OSError as error:
         may_not = error.errno == errno.EACCES
@@ -77,7 +77,7 @@ def _text(path: Path, shown: str, budget: ReadingBudget, place: Position) -> str
         raise _RefusedError(message, at, "save the file as UTF-8") from None
 
 
-def _beside(folder: Path, name: str) -> str:
+def _siblings(folder: Path, name: str) -> str:
     if not regular_files.is_folder(folder):
         return f"there is no folder {excerpt(str(folder))} either"
     names = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))[:10]

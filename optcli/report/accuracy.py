@@ -202,19 +202,19 @@ def table_of_classes(
     labels = sorted({label for of_class in figures.values() for label in of_class})
 
     def worst(label: int) -> float:
-        beside = [of_class[label] for of_class in figures.values() if label in of_class]
-        return min(each.value - (each.baseline or 0.0) for each in beside)
+        figures_of_class = [of_class[label] for of_class in figures.values() if label in of_class]
+        return min(each.value - (each.baseline or 0.0) for each in figures_of_class)
 
     shown = sorted(sorted(labels, key=worst)[:most]) if len(labels) > most else labels
     cells: list[Sequence[str]] = []
     for label in shown:
-        beside = [of_class.get(label) for of_class in figures.values()]
-        samples = next(each.samples for each in beside if each is not None)
+        figures_beside = [of_class.get(label) for of_class in figures.values()]
+        samples = next(each.samples for each in figures_beside if each is not None)
         values = [
             ""
             if each is None
             else f"{wording.percent(each.value)} {'' if name == baseline else _of_class(each)}".strip()
-            for name, each in zip(figures, beside, strict=True)
+            for name, each in zip(figures, figures_beside, strict=True)
         ]
         cells.append((str(label), str(samples), *values))
     return table_of_texts(("class", "samples", *figures), cells)

@@ -72,7 +72,7 @@ def _sections(test: LoadTest) -> Iterator[Section]:
         [Table(_server_columns(test), _with_server(test))],
         "Means over the windows, by the server's own metrics.",
     )
-    yield Section("Limit and calibration", [Names(_found(test))])
+    yield Section("Limit and calibration", [Names(_results(test))])
     verdicts = [
         f"{each.name}: {each.outcome}{'' if each.blocking else ' (advice)'}, {each.reason}"
         for each in test.verdicts
@@ -216,7 +216,7 @@ def _about(test: LoadTest) -> list[tuple[str, str]]:
     return lines
 
 
-def _found(test: LoadTest) -> list[tuple[str, str]]:
+def _results(test: LoadTest) -> list[tuple[str, str]]:
     """Names and values of the limit and of the calibration, where there are some."""
     lines = []
     if test.limit is not None:

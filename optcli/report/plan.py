@@ -43,7 +43,7 @@ def document(plan: Plan) -> Document:
         title=plan.name,
         label=label,
         outcome=outcome,
-        hint=_asked(plan),
+        hint=_question(plan),
         sections=list(_sections(plan)),
         answer=plan.sentence,
         reasons=[plan.reason],
@@ -89,7 +89,7 @@ def _figures(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
         yield wording.number(one.cost_per_1000), "cost of 1,000 inferences"
 
 
-def _asked(plan: Plan) -> str:
+def _question(plan: Plan) -> str:
     """The promise and the traffic in one line."""
     slo = " and ".join(f"{name} <= {limit:g} ms" for name, limit in plan.slo_ms.items())
     came, planned = plan.rate_per_s, plan.planned_rate_per_s

@@ -87,14 +87,14 @@ def _chart(trend: Trend, width: int) -> Markup:
         growth = f"{100 * trend.growth(step):+.1f} %"
         drawn.append(marks.text(at, area.top - 6, growth, "middle", kind="budget-name"))
     points = [
-        Dot(number, value, _said(entry))
+        Dot(number, value, _entry_text(entry))
         for number, (value, entry) in enumerate(zip(values, trend.entries, strict=True), 1)
     ]
     drawn.append(marks.dots(0, x, y, points))
     return marks.picture(width, height, trend.name, *drawn)
 
 
-def _said(entry: HistoryEntry) -> str:
+def _entry_text(entry: HistoryEntry) -> str:
     commit = f", commit {entry.commit[:10]}" if entry.commit else ""
     return f"{entry.at[:16]}: {wording.figure(entry.value, entry.unit)}{commit}"
 

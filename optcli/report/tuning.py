@@ -40,14 +40,14 @@ def document(tuning: Tuning) -> Document:
 def sections(tuning: Tuning, *, on_pages: bool = False) -> Iterator[Section]:
     """The trials, what they say, and the finalists; `on_pages`: of a report, whose page has them."""
     trials = Section(f"All {counted(len(tuning.trials), 'trial')}", [_trials(tuning)], folded=True)
-    found = [Items([*tuning.findings, *tuning.left_out])]
+    parts = [Items([*tuning.findings, *tuning.left_out])]
     yield Section(
         "What the search tried",
         [Chart(lambda: search(tuning)), trials],
         _LEAD,
         on_pages=on_pages,
     )
-    yield Section("What the search found", found, on_pages=on_pages)
+    yield Section("What the search found", parts, on_pages=on_pages)
     yield Section("Finalists", [_finalists(tuning)], on_pages=on_pages)
 
 

@@ -132,8 +132,8 @@ def _looked(
     """
 
     def look(arguments: dict[str, Any]) -> Looked:
-        asked = source.model_copy(update={"arguments": arguments})
-        request = SourceLookRequest(kind, asked.model_dump(mode="json"), inputs)
+        named = source.model_copy(update={"arguments": arguments})
+        request = SourceLookRequest(kind, named.model_dump(mode="json"), inputs)
         confined = () if source.foreign else None
         if source.foreign and source.format in SCANNED and not source.trust:
             confinement.require_whole(f"{kind}:{source.target}")

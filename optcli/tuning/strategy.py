@@ -146,7 +146,7 @@ class Strategy:
             return
         for shape in self._shapes(done):
             more = shape["blocks"], shape["width"]
-            beyond = all(mine <= its for mine, its in zip(cut_of(last), more, strict=True))
+            beyond = all(share <= its for share, its in zip(cut_of(last), more, strict=True))
             if beyond and more != cut_of(last) and not self._pruning_candidates(done).knows(shape):
                 yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
 

@@ -101,7 +101,7 @@ def fallen(loss: float, trial: TuningTrial, more_s: float) -> float:
 
 def is_part(trial: TuningTrial, other: TuningTrial) -> bool:
     """Whether the first one's cut is a part of the other's."""
-    return all(mine <= its for mine, its in zip(cut_of(trial), cut_of(other), strict=True))
+    return all(share <= its for share, its in zip(cut_of(trial), cut_of(other), strict=True))
 
 
 def cannot_be_cut(shape: Mapping[str, Any], done: Sequence[TuningTrial]) -> bool:

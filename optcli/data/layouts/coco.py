@@ -146,8 +146,8 @@ class Coco(Collection):
         places += [base / name for name in folders_in(base) if ending and name.startswith(ending)]
         places += [base / "images", base / "data"]
         folders = (each for each in places if each != base and regular_files.is_folder(each))
-        beside = base if any(map(is_image, regular_files.names_in(base))) else None
-        return next(folders, beside)
+        folder = base if any(map(is_image, regular_files.names_in(base))) else None
+        return next(folders, folder)
 
     @cached_property
     def _read(self) -> Annotations:

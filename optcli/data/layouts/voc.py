@@ -84,7 +84,9 @@ class Voc(Collection):
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
-        return regular_files.is_folder(path) and bool(_annotations_in(path) or any(_beside(path)))
+        return regular_files.is_folder(path) and bool(
+            _annotations_in(path) or any(_listed_beside(path))
+        )
 
     def parts(self) -> Sequence[str]:
         return self._parts
@@ -251,7 +253,7 @@ def _annotations_in(path: Path) -> Path | None:
     return next((each for each in places if any(_below(each / "Annotations", ".xml"))), None)
 
 
-def _beside(path: Path) -> Iterator[Path]:
+def _listed_beside(path: Path) -> Iterator[Path]:
     """XML files that lie beside an image of the same name, in the folder or in the folders in it."""
     for folder in folders_down_to(path, 1):
         names = regular_files.names_in(folder)

@@ -64,7 +64,7 @@ def speedup(measured: Measured, name: str, over: str, batch_size: int) -> Estima
     for series in measured.series:
         if (series.name, series.batch_size) != (name, batch_size):
             continue
-        other = measured.beside(series, over)
+        other = measured.paired_with(series, over)
         if other is not None:
             return _ratio(measured, other, series)
     return None
@@ -89,7 +89,7 @@ def undecided(measured: Measured) -> dict[int, Undecided]:
     for series in measured.series:
         if series.name in measured.failures:
             continue
-        base = measured.beside(series, measured.baseline)
+        base = measured.paired_with(series, measured.baseline)
         alone = base is None or base is series or base.name in measured.failures
         if base is None or alone:
             decided = is_fit(measured, series)
@@ -121,7 +121,7 @@ def pair_log_ratios(
     the two were not measured side by side.
     """
     for series in measured.series:
-        other = measured.beside(series, over or measured.baseline)
+        other = measured.paired_with(series, over or measured.baseline)
         if (series.name, series.batch_size) == (name, batch_size) and other is not None:
             return _launch_log_ratios(series, other, q)
     return []
@@ -241,7 +241,7 @@ def _over_baseline(
     name = measured.baseline
     if series.name == name:
         return Estimate(value=1.0, low=1.0, high=1.0), []
-    base = measured.beside(series, name)
+    base = measured.paired_with(series, name)
     if region == "device" and (base is None or base.device_ns is None):
         return None, [flags.no_speedup_on_device(name)]
     if base is None:

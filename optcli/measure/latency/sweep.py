@@ -147,8 +147,8 @@ class _SweepRun:
             larger = held.observed.get("padded_batch_sizes", {}).get(str(size))
             if larger is not None:
                 self.padded[size] = larger
-        top, asked = sizes[-1], self.order.settings.max
-        return f"{top} is the largest " + ("wanted" if top == asked else "the model takes")
+        top, most = sizes[-1], self.order.settings.max
+        return f"{top} is the largest " + ("wanted" if top == most else "the model takes")
 
     def _enough(self, size: int) -> str | None:
         """Why not to go on to this size; the first two are measured whatever they take."""

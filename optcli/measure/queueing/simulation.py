@@ -204,10 +204,10 @@ def _past_ingress(arrivals: Arrivals, overhead: Overhead, seed: int) -> np.ndarr
     at_ingress_ms = _at_ingress(overhead, came.size, seed)
     times = np.empty(came.size)
     for number in range(processes):
-        mine = slice(number, None, processes)
+        own = slice(number, None, processes)
         # Each is taken up at max(arrival, previous end): a running maximum without the work before.
-        done = np.cumsum(at_ingress_ms[mine])
-        times[mine] = np.maximum.accumulate(came[mine] - (done - at_ingress_ms[mine])) + done
+        done = np.cumsum(at_ingress_ms[own])
+        times[own] = np.maximum.accumulate(came[own] - (done - at_ingress_ms[own])) + done
     passed: np.ndarray = np.maximum.accumulate(times)  # in order, also where one process is ahead
     return passed
 
@@ -238,11 +238,11 @@ def _sealed(times: np.ndarray, batching: Batching, draw: Durations) -> SentBatch
     replica_of = random.integers(replicas, size=times.size) if replicas > 1 else np.zeros(times.size)
     parts = []
     for number in range(replicas):
-        mine = np.flatnonzero(replica_of == number)
+        own = np.flatnonzero(replica_of == number)
         one = replace(draw, seed=draw.seed + number)
-        if mine.size:
-            sent = _of_queue(times[mine], batching, batching.concurrency, one)
-            parts.append(replace(sent, members=mine))
+        if own.size:
+            sent = _of_queue(times[own], batching, batching.concurrency, one)
+            parts.append(replace(sent, members=own))
     names = SentBatches.__dataclass_fields__
     return SentBatches(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}

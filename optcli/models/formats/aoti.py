@@ -213,7 +213,7 @@ class Routes:
         sizes = ", ".join(map(str, self.fixed))
         return f"batch size {sizes}{' and any other' if self.any_size else ''}"
 
-    def said(self, size: int) -> str:
+    def route_of(self, size: int) -> str:
         """In words: `own model`, `any size`, `padded to 8`, `8 + 8 + 4 padded to 8`."""
         parts = self.parts(size)
         if parts == [BatchPart(ANY_SIZE, size, size)]:

@@ -64,8 +64,8 @@ def require_mark(path: Path, mark: bytes, refused: str, hint: str) -> None:
         raised_as(InputError, message, of=OSError, reason=strerror, place=str(path), hint=hint),
         regular_files.opened(path) as stream,
     ):
-        found = stream.read(8)[4:]
-    if found != mark:
+        mark_there = stream.read(8)[4:]
+    if mark_there != mark:
         message = f"{refused}: it does not begin as such a file does"
         raise InputError(message, place=str(path), hint=hint)
 

@@ -271,9 +271,9 @@ class Training:
         total = waited_s = 0.0
         views = self.views if self.shows_views(progress) else None
         news.begin_epoch()
-        asked = looked = self.clock()
+        waiting_since = looked = self.clock()
         for step, batch in enumerate(self.examples.batches(whole, self.batch_size)):
-            waited_s += self.clock() - asked
+            waited_s += self.clock() - waiting_since
             if budget is not None and step and step % _LOOK_EVERY == 0:
                 now = self.clock()
                 steps = min(steps, step + budget.steps_left((now - looked) / _LOOK_EVERY))
@@ -297,8 +297,8 @@ class Training:
                 progress.share, progress.shows_views = (at + 1) / course, views is not None
                 progress.planned, progress.steps = number + 1, min(ending_steps(at + 1), self._steps())
                 return total / (step + 1), waited_s
-            asked = self.clock()
-            looked += asked - began
+            waiting_since = self.clock()
+            looked += waiting_since - began
         progress.share = min(1.0, (begun + planned) / course)
         return total / steps, waited_s
 

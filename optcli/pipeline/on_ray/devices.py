@@ -38,8 +38,8 @@ def opened(
     Ray is joined as long as the block runs, where there are any. Raises `UsageError` without `--ray`,
     `MissingError` where no cluster answers, or none of its nodes is the device and can measure.
     """
-    far = [(each, each.name, each.ray) for each in devices]
-    places = {name: ray for _, name, ray in far if name is not None and ray is not None}
+    remote = [(each, each.name, each.ray) for each in devices]
+    places = {name: ray for _, name, ray in remote if name is not None and ray is not None}
     if not places:
         yield {}
         return
@@ -110,7 +110,7 @@ class RayDevice(RemoteDevice):
             self._held.release()
             self._held = None
 
-    def _asked(
+    def _answer(
         self,
         step: str,
         observer: Observer,

@@ -184,8 +184,8 @@ class RayMaker:
             project=project.contents(),
         )
         sent = replace(request, data=project.data)
-        asked = replace(self._node_order(order), request=sent, shipped=shipped)
-        answer = self._cluster.call(order.label, self._resources(order), lambda _: asked)
+        node_order = replace(self._node_order(order), request=sent, shipped=shipped)
+        answer = self._cluster.call(order.label, self._resources(order), lambda _: node_order)
         if answer.log:
             log.write_text(answer.log)
         record = self._heard(order, answer)

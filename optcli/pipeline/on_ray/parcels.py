@@ -118,7 +118,7 @@ def send(connection: RemoteFileSystem, files: Mapping[Path, tuple[int, str]]) ->
     try:
         connection.each(one, [(path, about) for about, path in by_content.items()])
     except (GoneError, DeniedError, RefusedError, OSError) as error:
-        raise UnreachableError(_told(connection.place, error)) from error
+        raise UnreachableError(_without_secrets(connection.place, error)) from error
 
 
 def receive(remote: Remote, contents: Contents, out: Path) -> None:
@@ -128,11 +128,11 @@ def receive(remote: Remote, contents: Contents, out: Path) -> None:
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise UnreachableError(f"{name[:80]!r} cannot be the name of a file")
     size_bytes = sum(size for size, _ in contents.values())
-    asked = Entry(_KIND, _key(contents), out, {}, {}, "", size_bytes, "", dict(contents))
+    entry = Entry(_KIND, _key(contents), out, {}, {}, "", size_bytes, "", dict(contents))
     try:
-        remote.download(asked, out)
+        remote.download(entry, out)
     except (GoneError, RefusedError, OSError) as error:
-        raise UnreachableError(_told(remote.place, error)) from error
+        raise UnreachableError(_without_secrets(remote.place, error)) from error
 
 
 def fetched(store: Store, remote: Remote, contents: Contents, folder: str = "") -> Entry:
@@ -162,9 +162,9 @@ def shared_with(store: Store, log: Path) -> Shared:
 
 def opened(url: str, store: Store) -> Remote:
     """A remote store to fetch from. Raises `UnreachableError` where this machine cannot open it."""
-    said: list[str] = []
+    warnings: list[str] = []
     try:
-        return Remote(RemotePlace(url, True), store.root, store.peek, said.append, Limits())
+        return Remote(RemotePlace(url, True), store.root, store.peek, warnings.append, Limits())
     except OptcliError as error:
         raise UnreachableError(f"{error.message} ({error.hint})") from error
 
@@ -178,7 +178,7 @@ def _ingredients(contents: Contents) -> dict[str, Any]:
     return {"step": _KIND, "files": digest.of_value(files)}
 
 
-def _told(place: RemotePlace, error: Exception) -> str:
+def _without_secrets(place: RemotePlace, error: Exception) -> str:
     return f"{place.shown}: {first_line(error)}"
 
 

@@ -86,7 +86,7 @@ class SshDevice(RemoteDevice):
             hint=hint_of(why, self._host, "see whether its Python can import the runtime"),
         )
 
-    def _asked(
+    def _answer(
         self,
         step: str,
         observer: Observer,

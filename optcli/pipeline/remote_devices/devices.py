@@ -67,8 +67,8 @@ class RemoteDevice(ABC):
 
     def description(self, packages: Sequence[str]) -> dict[str, Any]:
         """As `Place` says."""
-        said = {"machine": self.machine(), "confinement": self._seen.confinement}
-        return {**self.environment(packages), **said}
+        known = {"machine": self.machine(), "confinement": self._seen.confinement}
+        return {**self.environment(packages), **known}
 
     def lacking(self, variant: str) -> tuple[Missing, ...]:
         """What a variant needs to be run and the device does not have."""
@@ -76,7 +76,7 @@ class RemoteDevice(ABC):
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """As `Place` says."""
-        answer, _ = self._asked(
+        answer, _ = self._answer(
             step,
             observer,
             [request.artifact],
@@ -89,7 +89,7 @@ class RemoteDevice(ABC):
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         """As `Place` says."""
-        answer, samples = self._asked(
+        answer, samples = self._answer(
             step,
             observer,
             [each.artifact for each in order.candidates],
@@ -101,7 +101,7 @@ class RemoteDevice(ABC):
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
         """As `Place` says."""
-        answer, _ = self._asked(
+        answer, _ = self._answer(
             step,
             observer,
             [order.candidate.artifact],
@@ -132,7 +132,7 @@ class RemoteDevice(ABC):
         self, step: str, order: LatencyOrder, run: str, count: int, observer: Observer
     ) -> Measured:
         """`count` launch pairs in all of a run of this name. Raises `StepError`."""
-        _, samples = self._asked(
+        _, samples = self._answer(
             step,
             observer,
             [each.artifact for each in order.candidates],
@@ -146,7 +146,7 @@ class RemoteDevice(ABC):
         """Let others measure there."""
 
     @abstractmethod
-    def _asked(
+    def _answer(
         self,
         step: str,
         observer: Observer,

@@ -56,7 +56,9 @@ def html(document: Document) -> str:
 def _answer(document: Document) -> Iterator[Markup]:
     if document.answer or document.reasons:
         tone = document.outcome if document.tone is None else document.tone
-        figures = [tag("li", tag("b", figure), tag("span", said)) for figure, said in document.figures]
+        figures = [
+            tag("li", tag("b", figure), tag("span", caption)) for figure, caption in document.figures
+        ]
         yield tag(
             "section",
             tag("p", document.answer) if document.answer else None,

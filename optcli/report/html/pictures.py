@@ -54,10 +54,10 @@ def _figure(baseline: str, row: Sequence[tuple[str, Picture]], images: Mapping[s
     shots = (
         tag(
             "div",
-            tag("img", src=_embedded(images[file]), alt=f"{first.image}. {'. '.join(said)}."),
-            *(tag("p", each) for each in said),
+            tag("img", src=_embedded(images[file]), alt=f"{first.image}. {'. '.join(captions)}."),
+            *(tag("p", each) for each in captions),
         )
-        for file, said in panels
+        for file, captions in panels
     )
     caption = tag("figcaption", _caption(first.image, [each for _, each in row]))
     return tag("figure", caption, tag("div", *shots, class_="shots"))

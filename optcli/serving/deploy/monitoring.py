@@ -136,15 +136,19 @@ def _rules(model: str, plan: Plan, metrics: WatchedMetrics) -> Iterator[Mapping[
         }
 
     for name, ms in plan.slo_ms.items():
-        said = f"{name} of the model {model} is over the promised {ms:g} ms"
-        yield rule("PromiseBroken", metrics.broken[name], "page", said, percentile=name)
+        broken_promise = f"{name} of the model {model} is over the promised {ms:g} ms"
+        yield rule("PromiseBroken", metrics.broken[name], "page", broken_promise, percentile=name)
     budget = _budget(plan)
-    said = f"more than {100 * budget:g} % of the requests to the model {model} got no answer"
-    yield rule("RequestsFail", f"{metrics.failing} > {budget:g}", "page", said)
+    broken_promise = f"more than {100 * budget:g} % of the requests to the model {model} got no answer"
+    yield rule("RequestsFail", f"{metrics.failing} > {budget:g}", "page", broken_promise)
     yield rule("ServerGone", metrics.gone, "page", f"no server has metrics of the model {model}")
     most = _most(plan)
-    said = f"the model {model} gets more requests than {most:.4g} a second, which the plan carries"
-    yield rule("TrafficAbovePlan", f"sum({metrics.requests_per_s}) > {most:.6g}", "ticket", said)
+    broken_promise = (
+        f"the model {model} gets more requests than {most:.4g} a second, which the plan carries"
+    )
+    yield rule(
+        "TrafficAbovePlan", f"sum({metrics.requests_per_s}) > {most:.6g}", "ticket", broken_promise
+    )
 
 
 def _dashboard(model: str, plan: Plan, metrics: WatchedMetrics) -> dict[str, Any]:
@@ -225,8 +229,8 @@ def _over(plan: Plan) -> str:
 
 
 def _budget(plan: Plan) -> float:
-    asked = (plan.asked.get("slo") or {}).get("error_budget")
-    return _BUDGET if asked is None else float(asked)
+    promised = (plan.asked.get("slo") or {}).get("error_budget")
+    return _BUDGET if promised is None else float(promised)
 
 
 def _most(plan: Plan) -> float:

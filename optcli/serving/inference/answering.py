@@ -158,8 +158,8 @@ class Answering:
                 )
         for index, ready in enumerate(batch):
             try:
-                told = self._told(outputs, index, ready)
-                answered.rows.append({"id": ready.image.id, DIGEST: ready.digest, **told})
+                row = self._row(outputs, index, ready)
+                answered.rows.append({"id": ready.image.id, DIGEST: ready.digest, **row})
             except ValueError as error:
                 answered.failures[ready.image.id] = str(error)
 
@@ -172,7 +172,7 @@ class Answering:
         finally:
             self._cores_are_free.set()
 
-    def _told(self, outputs: Mapping[str, np.ndarray], index: int, ready: _Ready) -> dict[str, Any]:
+    def _row(self, outputs: Mapping[str, np.ndarray], index: int, ready: _Ready) -> dict[str, Any]:
         import numpy as np
 
         if self._postprocess is None:

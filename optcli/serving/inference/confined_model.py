@@ -109,9 +109,9 @@ def serve(request: OpenRequest, channel: Channel) -> None:
     kind = runners.find(request.runner)
     with kind.model_validate(request.options).open(request.artifact, request.inputs) as runner:
         channel.send(OpenedModel(tuple(sorted(runner.without_batch()))))
-        while (asked := channel.receive(Placed)) is not None:
+        while (placed := channel.receive(Placed)) is not None:
             # Copies: some libraries take no arrays that cannot be written to.
-            feed = {name: view.copy() for name, view in feeds.read(asked.layout).items()}
+            feed = {name: view.copy() for name, view in feeds.read(placed.layout).items()}
             channel.send(_written(results, runner.run(feed)))
 
 

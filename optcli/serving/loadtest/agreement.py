@@ -106,17 +106,19 @@ def verdict(agreement: Agreement, least: float) -> Verdict:
     if agreement.missing or ends[1] < least:
         outcome = "reject"
     rules = ", ".join(f"{name}: {_RULES[rule]}" for name, rule in agreement.rules.items())
-    said = [
+    sentences = [
         f"{agreement.agreeing} of {counted(agreement.samples, 'sample')} give the same answer"
         f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {least:.1%} must ({rules})"
     ]
     more = samples_needed(agreement, least) if outcome == "inconclusive" else None
     if more is not None:
-        said.append(f"about {more:,} samples would decide: name a recipe that has them with --recipe")
+        sentences.append(
+            f"about {more:,} samples would decide: name a recipe that has them with --recipe"
+        )
     if agreement.missing:
-        said.insert(0, f"the second server lacks {_outputs(agreement.missing)} of the first")
+        sentences.insert(0, f"the second server lacks {_outputs(agreement.missing)} of the first")
     if agreement.added:
-        said.append(f"only the second server gives {_outputs(agreement.added)}")
+        sentences.append(f"only the second server gives {_outputs(agreement.added)}")
     return Verdict(
         name="agreement",
         outcome=outcome,
@@ -125,7 +127,7 @@ def verdict(agreement: Agreement, least: float) -> Verdict:
         actual=share.value,
         interval=ends,
         samples_needed=more,
-        reason="; ".join(said),
+        reason="; ".join(sentences),
     )
 
 

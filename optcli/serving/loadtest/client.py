@@ -152,10 +152,10 @@ class _Client:
                 break
             if time.monotonic() - told_s > _NEWS_EVERY_S:
                 told_s = time.monotonic()
-                asked = f"{len(references)} of {counted(len(to_send), 'sample')} asked one by one"
-                channel.send(ClientNews(second=0.0, asked=asked))
+                sampled = f"{len(references)} of {counted(len(to_send), 'sample')} asked one by one"
+                channel.send(ClientNews(second=0.0, asked=sampled))
             for _ in range(_ATTEMPTS):
-                status, body, headers = await self._asked(payload, session, held)
+                status, body, headers = await self._sent_alone(payload, session, held)
                 if status not in CAUSES:
                     break
                 await asyncio.sleep(_AGAIN_S)
@@ -181,7 +181,7 @@ class _Client:
                 ) from error
         return references
 
-    async def _asked(
+    async def _sent_alone(
         self, payload: Payload, session: aiohttp.ClientSession, held: _Held
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """The status, the body and the headers of an answer; status 0 and the reason without one."""

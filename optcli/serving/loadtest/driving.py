@@ -148,8 +148,8 @@ class Driver:
         if samples is not None:
             order = self.scratch / f"samples-{self.loads}.npy"
             np.save(order, samples)
-        told = self.scratch / _ANSWERS if encoding != "image" else None
-        self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, told))
+        answers_file = self.scratch / _ANSWERS if encoding != "image" else None
+        self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, answers_file))
         while True:
             news = self.child.receive(ClientNews, self.timeout_s + _SILENT_S)
             if news.sent is not None:
@@ -221,8 +221,8 @@ def drawn(process: Process, spans: Spans, seed: int) -> np.ndarray:
             )
         times = process.draw(count, seed).times_ms
         if times[-1] >= end_ms:
-            kept: np.ndarray = times[times < end_ms]
-            return kept if kept.size else np.array([times[0] % end_ms])
+            arrivals: np.ndarray = times[times < end_ms]
+            return arrivals if arrivals.size else np.array([times[0] % end_ms])
         count *= 2
 
 

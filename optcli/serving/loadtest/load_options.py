@@ -95,10 +95,10 @@ def _for_server(
     settings: DataSettings, inputs: Sequence[TensorSpec], taken: Sequence[TensorAbout]
 ) -> tuple[DataSettings, tuple[TensorSpec, ...]]:
     """Data and inputs for a server, whose model may prepare its images itself: it takes pixels then."""
-    asked = {each.name: each for each in taken}
+    options = {each.name: each for each in taken}
     specs = []
     for spec in inputs:
-        pixels = asked.get(pixels_name(spec.name))
+        pixels = options.get(pixels_name(spec.name))
         if pixels is None:
             specs.append(spec)
             continue
@@ -218,7 +218,7 @@ class Options:
     client_cpus: tuple[int, ...] = ()
 
 
-def with_plan(found: Endpoint, path: Path) -> Endpoint:
+def with_plan(endpoint: Endpoint, path: Path) -> Endpoint:
     """A server that was deployed by a plan: how it batches follows from it. Raises `UsageError`.
 
     Of a plan with priorities, the path of the URL names the one that is meant; without a path it is the
@@ -226,7 +226,7 @@ def with_plan(found: Endpoint, path: Path) -> Endpoint:
     """
     plan = plans.read(path)
     if plan.priorities:
-        route = urlsplit(found.served.url).path.strip("/")
+        route = urlsplit(endpoint.served.url).path.strip("/")
         plan = plan.of_priority(route or plan.priorities[-1].name)
     one = plan.recommended
     if one is None:
@@ -242,8 +242,8 @@ def with_plan(found: Endpoint, path: Path) -> Endpoint:
         "semantics": one.semantics,
     }
     return replace(
-        found,
-        served=found.served.model_copy(update=how),
+        endpoint,
+        served=endpoint.served.model_copy(update=how),
         plan=plan,
         concurrency=one.concurrency,
     )
@@ -254,8 +254,8 @@ def terms_of(server: Endpoint, options: Options) -> LoadTerms:
     promised = {} if server.plan is None else server.plan.slo_ms
     budget = options.error_budget
     if budget is None:
-        asked = {} if server.plan is None else server.plan.asked.get("slo") or {}
-        budget = asked.get("error_budget")
+        planned = {} if server.plan is None else server.plan.asked.get("slo") or {}
+        budget = planned.get("error_budget")
     return LoadTerms(dict(options.slo_ms or promised), 0.001 if budget is None else float(budget))
 
 

@@ -56,13 +56,13 @@ def samples_of(setup: Setup) -> dict[str, np.ndarray]:
                 place=str(setup.samples),
                 hint=did_you_mean(each.name, list(arrays)),
             )
-        found, wanted = arrays[each.name].shape[1:], each.shape[1:]
-        if len(found) != len(wanted) or any(
-            size not in (-1, has) for has, size in zip(found, wanted, strict=True)
+        shape, expected_shape = arrays[each.name].shape[1:], each.shape[1:]
+        if len(shape) != len(expected_shape) or any(
+            size not in (-1, has) for has, size in zip(shape, expected_shape, strict=True)
         ):
             raise InputError(
-                f"the samples of {each.name!r} have the shape {list(found)}, the server takes"
-                f" {list(wanted)}",
+                f"the samples of {each.name!r} have the shape {list(shape)}, the server takes"
+                f" {list(expected_shape)}",
                 place=str(setup.samples),
                 hint="name the recipe that the model on the server was built from",
             )

@@ -57,12 +57,12 @@ def of_plan(plan: Plan, ingresses: int | None = None) -> PredictionModel:
         curve = Curve.from_points(known.points_ms).stepped(known.between_ms, padded)
     else:
         curve = Curve.from_line(known.fixed_ms or 0.0, known.per_image_ms or 0.0)
-    beside = plan.overhead
+    of_server = plan.overhead
     overhead = Overhead(
-        beside.before_ms,
-        beside.after_ms,
-        beside.ingress_ms,
-        beside.ingress_cv2,
+        of_server.before_ms,
+        of_server.after_ms,
+        of_server.ingress_ms,
+        of_server.ingress_cv2,
         ingresses or ingresses_of(plan),
     )
     return PredictionModel("plan", curve, overhead, plan.seed)
@@ -84,7 +84,7 @@ def of_calibration(calibration: Calibration, ingresses: int = 1) -> PredictionMo
     sizes = sorted(calibration.points_ms)
     times = monotone([calibration.points_ms[size] for size in sizes])
     beside_ms = replica_ms if calibration.own_processors else 0.0
-    kept = {size: ms + size * beside_ms for size, ms in zip(sizes, times, strict=True)}
+    call_ms = {size: ms + size * beside_ms for size, ms in zip(sizes, times, strict=True)}
     in_turn_ms = ingress_ms if calibration.own_processors else max(ingress_ms, replica_ms)
     overhead = Overhead(
         after_ms=max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms),
@@ -92,7 +92,7 @@ def of_calibration(calibration: Calibration, ingresses: int = 1) -> PredictionMo
         ingress_cv2=calibration.ingress_cv2,
         ingresses=ingresses,
     )
-    return PredictionModel("calibration", Curve.from_points(kept), overhead)
+    return PredictionModel("calibration", Curve.from_points(call_ms), overhead)
 
 
 def plan_keys(calibration: Calibration) -> dict[str, Any]:
@@ -100,13 +100,13 @@ def plan_keys(calibration: Calibration) -> dict[str, Any]:
     model = of_calibration(calibration)
     points = model.curve.points
     text = ",".join(f"{size}:{ms:.6g}ms" for size, ms in points)
-    beside = model.overhead
+    overhead = model.overhead
     return {
         "curve": text if len(points) > 1 else f"{points[0][1]:.6g}ms",
         "overhead": {
-            "after_ms": beside.after_ms,
-            "ingress_ms": beside.ingress_ms,
-            "ingress_cv2": beside.ingress_cv2,
+            "after_ms": overhead.after_ms,
+            "ingress_ms": overhead.ingress_ms,
+            "ingress_cv2": overhead.ingress_cv2,
         },
     }
 

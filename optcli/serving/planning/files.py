@@ -15,7 +15,7 @@ from optcli.measure.queueing.curve import Curve
 from optcli.recipe.nodes import Node, Position, Problems, ReadingBudget, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
-from optcli.recipe.validation import checked, found
+from optcli.recipe.validation import checked, shown_value
 from optcli.settings import Settings
 from optcli.settings.references import RecipePath
 
@@ -300,7 +300,7 @@ def _read(path: Path, problems: Problems) -> Node | None:
             )
         return None
     if not isinstance(node.value, dict):
-        message = f"found {found(node.value)}, wanted a mapping of keys"
+        message = f"found {shown_value(node.value)}, wanted a mapping of keys"
         problems.add(node.place, message, "write KEY: VALUE pairs")
         return None
     return _from_here(substituted(node, problems), path)

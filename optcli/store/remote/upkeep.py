@@ -109,7 +109,7 @@ def collect(
         objects = remote.connection.listing(manifest.OBJECTS)
         now = time.time()
         removed = [Removed(each.kind, each.key, 0, "damaged") for each in damage]
-        remaining = dict(_kept(listed, objects, older_than_s, max_bytes, now, removed))
+        remaining = dict(_recorded(listed, objects, older_than_s, max_bytes, now, removed))
         names = _contents(remaining.values())
         of_removed = _contents(entry for _, entry in listed) - names
         stale = [
@@ -128,7 +128,7 @@ def collect(
     return removed
 
 
-def _kept(
+def _recorded(
     listed: Iterable[tuple[Listed, Entry]],
     objects: Iterable[Listed],
     older_than_s: float | None,
