@@ -120,7 +120,8 @@ def command(
     The exit code is 0 if all pass, 1 if something became worse beyond its limit, 5 if the measurement
     cannot tell.
     """
-    from optcli.gate.running import GateRun, gate
+    from optcli.gate.origins import GateRun
+    from optcli.gate.running import gate
     from optcli.gate.terms import accepted
     from optcli.pipeline.execute import usual_jobs
     from optcli.report import gate as shown

@@ -42,9 +42,6 @@ _TIMED = ("p50", "p95", "slo")
 _MOST_TOLD = 3
 
 
-__all__ = ["GateRun", "gate"]
-
-
 def gate(
     recipe: Path,
     reference: str,

@@ -127,20 +127,16 @@ class Here:
         self.name = name
 
     def environment(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
         return environment.describe(packages)
 
     def machine(self) -> dict[str, Any]:
-        """As `Place` says."""
         return environment.machine()
 
     def description(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
         walls = str(confinement.available())
         return {**self.environment(packages), "machine": self.machine(), "confinement": walls}
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
-        """As `Place` says."""
         options = runners.find(request.runner).model_validate(request.options)
         with holding_measurement_lock(step, observer):
             observer.started(step)
@@ -157,25 +153,20 @@ class Here:
             return comparison
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
-        """As `Place` says."""
         with holding_measurement_lock(step, observer):
             return latency.measure(order, logs, observer)
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
-        """As `Place` says."""
         with holding_measurement_lock(step, observer):
             return latency.sweep(order, log, observer)
 
     def lacking(self, variant: str) -> tuple[Missing, ...]:
-        """As `Place` says."""
         return ()
 
     def alone(self, step: str, observer: Observer) -> AbstractContextManager[None]:
-        """As `Place` says."""
         return holding_measurement_lock(step, observer)
 
     def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> PairMeasurement:
-        """As `Place` says."""
         return latency.LaunchPairs(order, logs, observer)
 
 

@@ -28,22 +28,6 @@ from optcli.results.reading import record_of
 from optcli.results.serving import ServingChoice
 from optcli.results.tuning import Repair, Tuning
 
-__all__ = [
-    "SCHEMA",
-    "Accuracy",
-    "Against",
-    "Estimate",
-    "Flag",
-    "Latency",
-    "Outcome",
-    "OutputError",
-    "Recommendation",
-    "Report",
-    "Result",
-    "VariantReport",
-    "Verdict",
-]
-
 SCHEMA = 2
 
 # `ExitCode` of a build that came to its end: `compare` ends as the report says, and others wrote some.

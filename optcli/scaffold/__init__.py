@@ -25,8 +25,6 @@ from optcli.scaffold.wording import InputText, relative, safe_name, sized
 from optcli.settings import Settings, TensorSpec, batched
 from optcli.workers import confinement, run
 
-__all__ = ["Draft", "InputText", "draft"]
-
 _TIMEOUT_S = 600.0
 _ONE_IMAGE = "the batch is fixed at 1: an input of the model says the size of one image"
 _FILES = ("executorch", "exported", "litert", "onnx", "torchscript")  # sources that are one file

@@ -38,18 +38,6 @@ from optcli.store.why import IngredientDifference, Why, explain
 if TYPE_CHECKING:
     from optcli.store.remote import Limits, Remote, RemotePlace
 
-__all__ = [
-    "Admission",
-    "Damage",
-    "IngredientDifference",
-    "Entry",
-    "Removed",
-    "Store",
-    "Why",
-    "explain",
-    "key_of",
-]
-
 _ALIVE = "alive.lock"
 _GONE = "gone-"
 _STUCK = "stuck-"

@@ -33,6 +33,3 @@ def compare(
         timeout_s=timeout_s,
         confined=() if request.baseline.foreign or request.child.foreign else None,
     )
-
-
-__all__ = ["SAMPLES", "LayersRequest", "compare"]

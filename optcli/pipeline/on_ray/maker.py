@@ -101,7 +101,6 @@ class RayMaker:
             raise
 
     def make(self, order: Order, work: Path) -> dict[str, Any]:
-        """As `Maker` says."""
         if order.kind != "artifact" or not isinstance(order.call.request, PassRequest):
             return self._made_here(order, work)
         if self._remote is None:

@@ -68,7 +68,6 @@ class RayParts:
     _done: int = 0
 
     def carry_out(self, request: EvaluationRequest) -> bool:
-        """As `Elsewhere` says."""
         try:
             if self.store.remote is None:
                 self._in_place(request)

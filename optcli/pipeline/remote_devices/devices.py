@@ -52,21 +52,17 @@ class RemoteDevice(ABC):
 
     @property
     def name(self) -> str:
-        """As `Place` says."""
         return self._name
 
     def environment(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
         here = self._seen.environment
         wanted = sorted(set(packages))
         return {**here, "versions": {name: here["versions"].get(name) for name in wanted}}
 
     def machine(self) -> dict[str, Any]:
-        """As `Place` says."""
         return self._seen.machine
 
     def description(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
         known = {"machine": self.machine(), "confinement": self._seen.confinement}
         return {**self.environment(packages), **known}
 
@@ -75,7 +71,6 @@ class RemoteDevice(ABC):
         return self._seen.lacks.get(variant, ())
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
-        """As `Place` says."""
         answer, _ = self._answer(
             step,
             observer,
@@ -88,7 +83,6 @@ class RemoteDevice(ABC):
         return answer.comparison
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
-        """As `Place` says."""
         answer, samples = self._answer(
             step,
             observer,
@@ -100,7 +94,6 @@ class RemoteDevice(ABC):
         return self._loaded(samples)
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
-        """As `Place` says."""
         answer, _ = self._answer(
             step,
             observer,
@@ -118,14 +111,12 @@ class RemoteDevice(ABC):
 
     @contextmanager
     def alone(self, step: str, observer: Observer) -> Iterator[None]:
-        """As `Place` says."""
         try:
             yield  # the first measurement takes the device
         finally:
             self.release()
 
     def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> RemotePairs:
-        """As `Place` says."""
         return RemotePairs(self, step, order, observer)
 
     def paired(

@@ -18,18 +18,6 @@ from optcli.scaffold.inspection.findings import (
 from optcli.scaffold.inspection.targets import Target, resolve
 from optcli.workers import run
 
-__all__ = [
-    "Findings",
-    "MultiplyAccumulates",
-    "Operator",
-    "Target",
-    "Tensor",
-    "document",
-    "inspect",
-    "look_into",
-    "resolve",
-]
-
 _TIMEOUT_S = 600.0
 
 

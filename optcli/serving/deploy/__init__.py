@@ -28,8 +28,6 @@ from optcli.serving.targets import Deployment, DeployOptions, ServingTarget
 from optcli.store import Store
 from optcli.workers import run
 
-__all__ = ["Deployed", "deploy", "document"]
-
 _TIMEOUT_S = 600.0
 _NO_WALL = "servers run it, which talk to others"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -34,7 +34,6 @@ from optcli.workers import Channel, run
 from optcli.workers.memory import available_bytes
 
 _WARM_UP, _SECONDS, _MOST_CALLS = 3, 0.6, 200
-__all__ = ["InferenceSettings", "infer"]
 
 PER_SHARD = 500
 _SIZES = (1, 8, 16, 32, 64)

@@ -22,8 +22,6 @@ from optcli.store.remote.connection import GoneError, Limits, RefusedError, Remo
 from optcli.store.remote.uploads import Uploads
 from optcli.store.remote_place import RemotePlace, remote_place
 
-__all__ = ["KINDS", "Limits", "RefusedError", "Remote", "RemotePlace", "remote_place"]
-
 # What travels: results that hold on any machine that makes the same key. Not what was measured on one
 # machine, what can be large and is quickly made of the data (`prepared`), and what says whom to trust
 # or which code to run (`baseline-written`, `traits`).
