@@ -274,10 +274,8 @@ def run(
         except StepError as error:
             if reads is None or error.place:
                 raise
-            reason = f"the process that read it stopped: {error.message}"
-            raise StepError(
-                reason, place=str(reads), hint="copy the file or export it again"
-            ) from error
+            why = f"the process that read it stopped: {error.message}"
+            raise StepError(why, place=str(reads), hint="copy the file or export it again") from error
 
 
 class ForkServer:
