@@ -69,8 +69,7 @@ class BuildOptions:
 @options.timeout("step")
 @options.trust
 @options.ray
-@options.as_json
-@options.verbose
+@options.output
 def command(
     recipe: Path,
     store: Path | None,

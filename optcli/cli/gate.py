@@ -102,8 +102,7 @@ class GateOptions:
 @options.overrides
 @options.jobs_here
 @options.timeout("step")
-@options.as_json
-@options.verbose
+@options.output
 def command(
     recipe: Path,
     given: GateOptions,

@@ -49,8 +49,7 @@ from optcli.errors import RunnerError
 )
 @options.trust
 @options.store
-@options.as_json
-@options.verbose
+@options.output
 def command(
     folder: Path,
     host: str,

@@ -119,12 +119,12 @@ class Pass(Settings):
     imports_ahead: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def produces(self, source: Format) -> Format:
-        """The format made from one of `accepts`, decided from the options alone."""
-
-    @abstractmethod
     def run(self, source: Artifact, job: Job) -> Made:
         """Write the artifact into `job.out`. Whatever it raises fails this step and no other."""
+
+    def produces(self, source: Format) -> Format:
+        """The format made from one of `accepts`, decided from the options alone; here the same."""
+        return source
 
     def roles(self) -> tuple[Role, ...]:
         """The data roles that are read with these options."""

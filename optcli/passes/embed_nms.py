@@ -41,9 +41,6 @@ class EmbedNms(Pass):
     needs: ClassVar[Needs] = Needs(("onnx",))
     reads_postprocess: ClassVar[bool] = True
 
-    def produces(self, source: Format) -> Format:
-        return source
-
     def run(self, source: Artifact, job: Job) -> Made:
         kind, how = _decoding(job)
         if EMBEDDED_INPUTS in source.facts:

@@ -69,9 +69,6 @@ class QuantizeDynamic(Pass):
             raise ValueError("`engine` is for torch networks, `types` and `reduce_range` for ONNX")
         return self
 
-    def produces(self, source: Format) -> Format:
-        return source
-
     def run(self, source: Artifact, job: Job) -> Made:
         if source.format == Format.ONNX:
             return self._run_onnx(source, job)

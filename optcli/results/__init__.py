@@ -342,10 +342,6 @@ class Report(Result):
     variants: dict[str, VariantReport]
     devices: dict[str, DeviceReport] = Field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """The public JSON form."""
-        return self.model_dump_json(by_alias=True, indent=2)
-
     @property
     def by_device(self) -> tuple[Report, ...]:
         """The report of each device alone, this one's first; just this one where it names no other."""

@@ -192,10 +192,6 @@ class GateReport(Result):
     started: str
     finished: str
 
-    def to_json(self) -> str:
-        """The public JSON form."""
-        return self.model_dump_json(by_alias=True, indent=2)
-
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """Reject before inconclusive before accept; accept of none."""

@@ -36,6 +36,10 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
+    def to_json(self) -> str:
+        """The public JSON form."""
+        return self.model_dump_json(by_alias=True, indent=2)
+
 
 class Estimate(Result):
     """A value with its 95 % interval; `low` and `high` are None where the samples do not give one."""

@@ -87,8 +87,7 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     metavar="FOLDER",
     help="Write report.json, report.html, report.md and junit.xml there.",
 )
-@options.as_json
-@options.verbose
+@options.output
 def command(
     target: str,
     second: str | None,

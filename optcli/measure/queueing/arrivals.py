@@ -60,15 +60,12 @@ class Process(Protocol):
     @property
     def rate_per_s(self) -> float:
         """The mean rate."""
-        ...
 
     def draw(self, count: int, seed: int) -> Arrivals:
         """`count` requests; the same seed gives the same requests."""
-        ...
 
     def scaled(self, factor: float) -> Process:
         """The same process, `factor` times as fast; by one seed the same requests, closer together."""
-        ...
 
 
 @dataclass(frozen=True)

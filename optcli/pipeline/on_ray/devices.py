@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from optcli.artifact import Artifact
@@ -111,24 +113,19 @@ class RayDevice(RemoteDevice):
             self._held = None
 
     def _answer(
-        self,
-        step: str,
-        observer: Observer,
-        artifacts: Sequence[Artifact],
-        feeds: Path | None,
-        order_of: Callable[[Travelling], DeviceOrder],
+        self, order: DeviceOrder, feeds: Path | None, observer: Observer
     ) -> tuple[DeviceAnswer, bytes]:
         """The answer to an order; on another node, where one is lost. Raises `StepError`."""
         try:
-            order = order_of(self._sent(artifacts, feeds))
+            order = replace(order, travelling=self._sent(order.artifacts, feeds))
         except (UnreachableError, OSError) as error:
             raise StepError(f"files do not reach the device {self._name}: {error}") from error
         for lost in range(_TRIES):
             try:
-                answer, samples = self._carried_out(step, order, observer)
+                answer, samples = self._carried_out(order, observer)
             except NodeLostError as error:
                 self._held = None
-                observer.warned(step, f"{error}; it begins again")
+                observer.warned(order.step, f"{error}; it begins again")
                 if lost + 1 < _TRIES:
                     before = self._seen.machine
                     self.choose(observer)
@@ -139,7 +136,7 @@ class RayDevice(RemoteDevice):
                         ) from error
                 continue
             for message in answer.warned:
-                observer.warned(step, message)
+                observer.warned(order.step, message)
             self._require_answer(answer, "see whether it reaches the remote store")
             return answer, samples
         raise StepError(
@@ -147,16 +144,13 @@ class RayDevice(RemoteDevice):
             hint="see whether the artifacts take more memory than it has",
         )
 
-    def _carried_out(
-        self, step: str, order: DeviceOrder, observer: Observer
-    ) -> tuple[DeviceAnswer, bytes]:
+    def _carried_out(self, order: DeviceOrder, observer: Observer) -> tuple[DeviceAnswer, bytes]:
         assert self._node is not None
         if self._held is None:
-            self._held = Held(
-                self._name, self._ray, self._node, lambda text: observer.warned(step, text)
-            )
+            warn = partial(observer.warned, order.step)
+            self._held = Held(self._name, self._ray, self._node, warn)
         held = self._held
-        return self._timed(step, order, observer, lambda: held.carry_out(order))
+        return self._timed(order, observer, lambda: held.carry_out(order))
 
     def _sent(self, artifacts: Sequence[Artifact], feeds: Path | None) -> Travelling:
         """How these files come to the node; they lie in the remote store afterwards."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError
 from optcli.files.digest import FileDigests
 from optcli.observer import Observer
@@ -87,12 +88,7 @@ class SshDevice(RemoteDevice):
         )
 
     def _answer(
-        self,
-        step: str,
-        observer: Observer,
-        artifacts: Sequence[Artifact],
-        feeds: Path | None,
-        order_of: Callable[[Travelling], DeviceOrder],
+        self, order: DeviceOrder, feeds: Path | None, observer: Observer
     ) -> tuple[DeviceAnswer, bytes]:
         """As `RemoteDevice` says. What was lost is measured by the next build."""
         if self._connection is None:
@@ -102,7 +98,7 @@ class SshDevice(RemoteDevice):
                 raise StepError(f"the device {self._name} is another machine now", hint="build again")
         assert self._connection is not None
         try:
-            files = travelling_files(artifacts, feeds, self._digests)
+            files = travelling_files(order.artifacts, feeds, self._digests)
             self._connection.send(
                 {
                     Path(folder, name): content
@@ -110,14 +106,10 @@ class SshDevice(RemoteDevice):
                     for name, (_, content) in contents.items()
                 }
             )
-            order = order_of(Travelling(files=files))
-            record, connection = messages.to_record(order), self._connection
-            frame, samples = self._timed(
-                step,
-                order,
-                observer,
-                lambda: connection.call("order", record, lambda text: observer.warned(step, text)),
-            )
+            record = messages.to_record(replace(order, travelling=Travelling(files=files)))
+            warn = partial(observer.warned, order.step)
+            call = partial(self._connection.call, "order", record, warn)
+            frame, samples = self._timed(order, observer, call)
             if frame.kind == "answer":
                 answer = messages.read(DeviceAnswer, frame.record())
                 hint = "make room there, or say where there is some: `folder` of the device"

@@ -29,7 +29,6 @@ from optcli.pipeline.remote_devices.messages import (
     DeviceOrder,
     Look,
     Seen,
-    Travelling,
     Wish,
 )
 from optcli.results import Sweep
@@ -71,36 +70,18 @@ class RemoteDevice(ABC):
         return self._seen.lacks.get(variant, ())
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
-        answer, _ = self._answer(
-            step,
-            observer,
-            [request.artifact],
-            request.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, shapes=request),
-        )
+        answer, _ = self._answer(DeviceOrder(step=step, shapes=request), request.feeds, observer)
         if answer.comparison is None:
             raise self._no_answer()
         return answer.comparison
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
-        answer, samples = self._answer(
-            step,
-            observer,
-            [each.artifact for each in order.candidates],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, latency=order),
-        )
+        answer, samples = self._answer(DeviceOrder(step=step, latency=order), order.feeds, observer)
         _keep(answer, logs, [each.name for each in order.candidates])
         return self._loaded(samples)
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
-        answer, _ = self._answer(
-            step,
-            observer,
-            [order.candidate.artifact],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, sweep=order),
-        )
+        answer, _ = self._answer(DeviceOrder(step=step, sweep=order), order.feeds, observer)
         name = order.candidate.name
         if name in answer.logs:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -123,14 +104,8 @@ class RemoteDevice(ABC):
         self, step: str, order: LatencyOrder, run: str, count: int, observer: Observer
     ) -> Measured:
         """`count` launch pairs in all of a run of this name. Raises `StepError`."""
-        _, samples = self._answer(
-            step,
-            observer,
-            [each.artifact for each in order.candidates],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, pairs=order, run=run, count=count),
-        )
-        return self._loaded(samples)
+        device_order = DeviceOrder(step=step, pairs=order, run=run, count=count)
+        return self._loaded(self._answer(device_order, order.feeds, observer)[1])
 
     @abstractmethod
     def release(self) -> None:
@@ -138,21 +113,12 @@ class RemoteDevice(ABC):
 
     @abstractmethod
     def _answer(
-        self,
-        step: str,
-        observer: Observer,
-        artifacts: Sequence[Artifact],
-        feeds: Path | None,
-        order_of: Callable[[Travelling], DeviceOrder],
+        self, order: DeviceOrder, feeds: Path | None, observer: Observer
     ) -> tuple[DeviceAnswer, bytes]:
         """The answer to an order, and raw samples. Raises `StepError`, and the measurement's error."""
 
     def _timed(
-        self,
-        step: str,
-        order: DeviceOrder,
-        observer: Observer,
-        carry_out: Callable[[], Answered],
+        self, order: DeviceOrder, observer: Observer, carry_out: Callable[[], Answered]
     ) -> Answered:
         """What `carry_out` gives; the observer hears that the device works.
 
@@ -162,10 +128,10 @@ class RemoteDevice(ABC):
         with background_paused() if is_here else nullcontext():
             if order.pairs is not None:  # whoever asks for pairs says how far they are
                 return carry_out()
-            observer.started(step)
+            observer.started(order.step)
             began = time.monotonic()
             answered = carry_out()
-            observer.finished(step, time.monotonic() - began)
+            observer.finished(order.step, time.monotonic() - began)
             return answered
 
     def _require_answer(self, answer: DeviceAnswer, hint: str) -> None:
