@@ -24,7 +24,7 @@ from optcli.settings.accuracy import AccuracySettings
 
 # The share of samples that differ by content, below which it is said.
 _DIFFERENT = 0.95
-# What limits leave out of fewer images than this share changes little: it is told, and doubts nothing.
+# Where limits leave objects out of fewer images than this share, a report says so, and doubts nothing.
 _LIMITS, _FEW_IMAGES = ("max_candidates", "max_detections"), 0.05
 _SOUND = "finite, and they depend on the input"
 _LOOK = ": look at the weights and the data"

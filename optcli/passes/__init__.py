@@ -30,8 +30,8 @@ class Job:
     `out` is an empty folder to write the artifact into. `origin` is the model as it came from its
     source, for a pass that `reads_origin`. A data role is None unless the pass names it in `roles()`.
     `device` is `cpu` or `cuda`: the pass's own option of that name, where it has one.
-    `cache` is a folder that outlives the step, for what other steps can use too, a timing cache say:
-    whoever writes there makes it. None: nothing can be kept.
+    `cache` is a folder that outlives the step, for what other steps can use too, such as a timing
+    cache. It may not exist yet: the pass makes it. None: there is no such folder.
     `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
     writes there makes it, and it is removed once the step is done. None: nothing can be kept.
     `temporary` is an empty folder beside `out`, for what is only needed on the way: see `work_folder`.

@@ -51,7 +51,7 @@ class StepWorkers:
         preload: Callable[[], Sequence[str]],
         hear: Callable[[str, StepNews], None],
     ) -> None:
-        """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
+        """`preload` names what the fork server imports, `hear` gets a step's label and its news."""
         self._threads, self._timeout_s = threads, timeout_s
         self.preload, self._hear = preload, hear
         self._server: ForkServer | None = None

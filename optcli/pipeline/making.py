@@ -116,7 +116,7 @@ def make(
 
 
 def _with_remarks(plan: BuildPlan, remarks: Sequence[str], observer: Observer) -> BuildPlan:
-    """The plan with what was found out of its samples, which is told here."""
+    """The plan with what its samples show; the observer hears of it."""
     for text in remarks:
         observer.warned("data", text)
     data_remarks = tuple(DataRemark(text=text, about="preparation", doubtful=True) for text in remarks)

@@ -1,4 +1,4 @@
-"""The steps of a build as they are ordered: what workers are told, and what they answer."""
+"""The steps of a build as they are ordered: what workers get, and what they answer."""
 
 from __future__ import annotations
 

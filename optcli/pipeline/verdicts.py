@@ -34,8 +34,8 @@ def parent_of(variant: PlannedVariant, plan: BuildPlan) -> str | None:
     """The variant with the same passes in the same order, but for the fewest left out.
 
     None where there is none. `export, quantize` goes on from `export`, and so does `prune, export`:
-    what pruning gains is told from what exporting gains. Of several that leave out as many, the one in
-    the same runner, then the one that leaves out the last ones.
+    what pruning gains is separate from what exporting gains. Of several that leave out as many, the one
+    in the same runner, then the one that leaves out the last ones.
     """
     own_passes = _passes(variant)
     candidates: list[tuple[int, bool, bool, int, str]] = []

@@ -418,7 +418,7 @@ def _started(
     stream: int,
     environment: Mapping[str, str] | None,
 ) -> subprocess.Popen[bytes]:
-    """A process that is told its end of a connection, its parent and more; it writes to `stream`."""
+    """A process that gets its end of a connection, its parent and more; it writes to `stream`."""
     return subprocess.Popen(
         [*command, str(connection), str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,

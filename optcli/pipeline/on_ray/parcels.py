@@ -1,6 +1,6 @@
 """Files on their way between machines: each lies under its digest in the remote store.
 
-What is sent here is no entry of the remote store: whoever is told the digests, through Ray, can fetch
+What is sent here is no entry of the remote store: whoever gets the digests, through Ray, can fetch
 it. So nothing that others wrote there takes part in a build.
 """
 

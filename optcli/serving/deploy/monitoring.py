@@ -15,7 +15,7 @@ ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
 # Percentiles are over this time at least, and over so many requests at the planned rate.
 _LEAST_S, _REQUESTS = 300, 1000
 _BUDGET = 0.001
-# A condition holds for so long before somebody is told.
+# A condition holds for so long before an alert fires.
 _FOR = "2m"
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 

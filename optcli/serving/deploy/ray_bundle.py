@@ -60,7 +60,7 @@ _EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is written: the bundle, and what Ray is told beside it."""
+    """What is written: the bundle, and the settings of Ray beside it."""
 
     bundle: Bundle
     runtime: BundleRuntime

@@ -40,7 +40,7 @@ _MOST_BLOCKS = 20_000
 class ShardWork:
     """All that a worker needs besides the artifact's files, which travel apart.
 
-    `images` and `postprocess` are what those modules of `serving.prediction` are told; `postprocess`
+    `images` and `postprocess` are the settings of those modules of `serving.prediction`; `postprocess`
     None: the outputs are the answers. `readers` threads read, `preparers` prepare, `in_turns` not while
     the model computes. `versions` are those of the machine that asks, `run` is a name that no other run
     has.

@@ -1,4 +1,4 @@
-"""Images in, classes or boxes out: what `data.images` and `outputs.postprocess` are told.
+"""Images in, classes or boxes out: the settings of `data.images` and `outputs.postprocess`.
 
 A recipe's preparation, postprocessing and class names become plain data, which those modules read
 without optcli. What they cannot carry is refused here, before anything is written.

@@ -60,7 +60,7 @@ class Remote:
     def look(self, kind: str, key: str) -> Entry | None:
         """What the manifest of an entry says, its files not being fetched; None where there is none.
 
-        One that is damaged is told once, and replaced once the entry is made here.
+        A damaged one is reported once, and replaced when the entry is made here.
         """
         if (kind, key) in self._refused or self.connection.is_gone:
             return None
