@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from optcli.errors import counted
 from optcli.results import Verdict
 from optcli.results.loadtest import Drift, DriftChannel, DriftInput, DriftStatistic
@@ -17,8 +19,6 @@ from optcli.serving.drift.compared import About, TensorSummary, of_folder, of_ur
 from optcli.serving.loadtest import endpoint, verdicts
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from optcli.serving.drift.input_statistics import Statistics
 
 # Where fewer of the reference's rows differ, equal rows are nothing that was sent twice.
@@ -48,8 +48,6 @@ def distance(
 
     Values and weights [rows]; each sample's weights add up to 1.
     """
-    import numpy as np
-
     values = np.concatenate([first, second])
     order = np.argsort(values, kind="stable")
     steps = np.concatenate([first_weights, -second_weights])[order]
@@ -96,8 +94,6 @@ def effective(marks: np.ndarray, weights: np.ndarray, *, repeated: bool) -> floa
     `marks` [rows] are equal where rows are, weights add up to 1. With `repeated`, equal rows count as
     one row that has the weight of all of them.
     """
-    import numpy as np
-
     if not len(marks):
         return 0.0
     if repeated:
@@ -108,8 +104,6 @@ def effective(marks: np.ndarray, weights: np.ndarray, *, repeated: bool) -> floa
 
 def are_distinct(marks: np.ndarray) -> bool:
     """Whether rows of such data are hardly ever equal, so that equal ones are the same input again."""
-    import numpy as np
-
     return len(np.unique(marks)) >= _DISTINCT * len(marks)
 
 
@@ -168,8 +162,6 @@ def compared(about: About, statistics: Statistics, target: str) -> Drift:
 
 
 def _sides(about: About, statistics: Statistics, index: int) -> _Sides:
-    import numpy as np
-
     from optcli.serving.drift.input_statistics import checksums, names
 
     how, reference = about.inputs[index], statistics.reference[index]
@@ -200,8 +192,6 @@ def _sides(about: About, statistics: Statistics, index: int) -> _Sides:
 
 def _tests(sides: _Sides) -> Iterator[tuple[int, float, float]]:
     """The column, the distance and the p value of each statistic that varies at all."""
-    import numpy as np
-
     if min(sides.rows, sides.reference_rows) < FEWEST:
         return
     even = np.full(len(sides.reference), 1 / len(sides.reference))

@@ -16,6 +16,8 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optcli.errors import StepError, counted, excerpt, first_line
 from optcli.results.loadtest import Encoding
 from optcli.serving.loadtest import payloads
@@ -88,7 +90,6 @@ class _Client:
 
     async def carry_out(self, load: Load, channel: Channel) -> Sent:
         import aiohttp
-        import numpy as np
 
         to_send = self.payloads_in(load.encoding, load.rows)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
@@ -123,8 +124,6 @@ class _Client:
 
     def _joined(self, given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What answers are compared with, as one array by output. Raises `StepError`."""
-        import numpy as np
-
         try:
             return {name: np.concatenate([each[name] for each in given]) for name in given[0]}
         except (KeyError, ValueError) as error:
@@ -250,8 +249,6 @@ class _LoadRun:
         self.every = -(-values // _MOST_VALUES)
 
     async def through(self, planned_ms: Any, channel: Channel) -> Sent:
-        import numpy as np
-
         count = planned_ms.size
         order = np.arange(count) if self.load.samples is None else np.load(self.load.samples)
         self.order = (order % len(self.to_send)).tolist()
@@ -356,8 +353,6 @@ class _LoadRun:
 
     async def _tell(self, channel: Channel) -> None:
         """Live figures for the progress bar."""
-        import numpy as np
-
         while True:
             await asyncio.sleep(_NEWS_EVERY_S)
             now = self._now_ms()

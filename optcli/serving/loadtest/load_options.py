@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+import numpy as np
 
 from optcli import data
 from optcli.artifact import EMBEDDED_STEPS, pixels_name
@@ -28,9 +30,6 @@ from optcli.serving.loadtest.records import SETTLE_S, WINDOWS
 from optcli.serving.loadtest.verdicts import LoadTerms
 from optcli.settings import TensorSpec, size_bytes
 from optcli.workers import Channel, run
-
-if TYPE_CHECKING:
-    import numpy as np
 
 REQUEST, RESPONSE = "golden-request.json", "golden-response.json"
 # Samples that a load sends over and over, and those on which a canary compares two servers: each server
@@ -117,8 +116,6 @@ def _for_server(
 
 def take_samples(request: TakeRequest, channel: Channel) -> int:
     """Write the samples as arrays by input name, the first axis is the sample; gives their number."""
-    import numpy as np
-
     dataset = data.open(request.data, request.folder, request.inputs)
     fitting = max(1, payloads.MOST_BYTES // max(1, size_bytes(request.inputs, 1)))
     count = min(request.most, len(dataset), fitting)
@@ -137,8 +134,6 @@ def golden_samples(folder: Path, scratch: Path) -> Inputs:
 
     Raises `UsageError` where the folder has none, `InputError` for files that are none.
     """
-    import numpy as np
-
     request, response = (_tensors(folder / name, part) for name, part in _PARTS)
     if {len(array) for array in (*request.values(), *response.values())} - {_count(request)}:
         raise InputError(
@@ -161,7 +156,6 @@ def has_golden(folder: Path) -> bool:
 
 
 def _tensors(path: Path, part: str) -> Mapping[str, np.ndarray]:
-    import numpy as np
     from tritonclient.utils import triton_to_np_dtype
 
     again = "name the folder that `optcli deploy` wrote with --golden"

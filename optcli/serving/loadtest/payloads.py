@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from optcli.data.layouts.npz import DAMAGED
 from optcli.environment import pip_install
@@ -14,9 +16,6 @@ from optcli.errors import InputError, MissingError, UsageError, did_you_mean, ex
 from optcli.files import regular_files
 from optcli.outputs.ranges import scaled_parts
 from optcli.serving.loadtest.messages import Setup, TensorAbout
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # Bodies of a load are held in memory all together.
 MOST_BYTES = 256 * 1024 * 1024
@@ -40,8 +39,6 @@ def samples_of(setup: Setup) -> dict[str, np.ndarray]:
     Raises `InputError` where the file and the model's metadata do not fit each other, and where random
     inputs cannot be made.
     """
-    import numpy as np
-
     if setup.samples is None:
         random = np.random.default_rng(setup.seed)
         # Random values have eight bytes at most; a row that is large by itself is there once.
@@ -210,7 +207,6 @@ def client_library() -> Any:
 def _tensor(
     http: Any, about: TensorAbout, samples: np.ndarray, index: int, rows: int, binary: bool
 ) -> Any:
-    import numpy as np
     from tritonclient.utils import triton_to_np_dtype
 
     kind = triton_to_np_dtype(about.datatype)
@@ -237,8 +233,6 @@ def _chosen(index: int, rows: int, count: int) -> list[int]:
 
 
 def _random(about: TensorAbout, count: int, random: np.random.Generator) -> np.ndarray:
-    import numpy as np
-
     if -1 in about.shape[1:]:
         raise InputError(
             f"the input {about.name!r} has the shape {list(about.shape)}: random values need its sizes",
@@ -253,8 +247,6 @@ def _random(about: TensorAbout, count: int, random: np.random.Generator) -> np.n
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    import numpy as np
-
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
@@ -276,8 +268,6 @@ def difference(
     Floating-point outputs may differ by `tolerance` times the largest magnitude that is expected in
     each of their parts, such as boxes and scores; other types must be equal.
     """
-    import numpy as np
-
     for name, wanted in expected.items():
         given = answer.get(name)
         if given is None:

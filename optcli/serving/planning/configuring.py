@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optcli.errors import UsageError
 from optcli.measure.queueing import formulas
@@ -17,9 +18,6 @@ from optcli.measure.queueing.demand import Demand, Promise, offered_batches, sea
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, PriorityLatency
 from optcli.serving.planning.files import PlanSettings
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def part_of(process: Process, share: float) -> Process:
@@ -211,8 +209,6 @@ def _bounds(
 
 def _first_within(came: np.ndarray, gone: np.ndarray, skipped: int, budget: float) -> int:
     """How many requests that have come and are not gone all find at most, but for the budget."""
-    import numpy as np
-
     left = np.searchsorted(np.sort(gone), came, side="right")
     return int(_exceeded_by((np.arange(came.size) - left)[skipped:], budget))
 
@@ -225,8 +221,6 @@ def _waited_ms(run: Simulation) -> np.ndarray:
 
 def _exceeded_by(values: np.ndarray, share: float) -> float:
     """What at most a share of some values lies above."""
-    import numpy as np
-
     return float(np.quantile(values, 1 - share, method="inverted_cdf"))
 
 
