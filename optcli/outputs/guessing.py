@@ -70,7 +70,7 @@ def guess(
     """What the outputs most likely are. `classes` is how many the data have, where there are data."""
     shape: Shape = (outputs[0].shape if outputs else None) or ()
     known = exported(metadata or {})
-    size = _size(inputs)
+    size = image_size([spec for spec in inputs if len(spec.shape) == 4])
     if known is not None:
         return _exported(outputs, known, size)
     several = _several(outputs, classes, probe.decoding_options if probe else "")
@@ -144,11 +144,6 @@ def guessed_decoding(
         return settings.model_copy(update={"boxes": boxes})
     choice = how is not None and (how.activation != "none" or how.prototypes or how.keypoints)
     return None if choice else settings
-
-
-def _size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
-    """Height and width of the image that a network takes; other inputs may stand before it."""
-    return image_size([spec for spec in inputs if len(spec.shape) == 4])
 
 
 def _is_map(shape: Shape, height: int, width: int) -> bool:

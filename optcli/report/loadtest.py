@@ -69,7 +69,7 @@ def _sections(test: LoadTest) -> Iterator[Section]:
     yield Section("Loads", [Table(_columns(test), test.points)])
     yield Section(
         "In the server",
-        [Table(_server_columns(test), _with_server(test))],
+        [Table(_server_columns(test), [point for point in test.points if point.server is not None])],
         "Means over the windows, by the server's own metrics.",
     )
     yield Section("Limit and calibration", [Names(_results(test))])
@@ -170,11 +170,6 @@ def _server_columns(test: LoadTest) -> list[Column[LoadPoint]]:
         *(_of_server(f"{name.replace('_', ' ')} ms", "stages_ms", name) for name in stages),
         *(_of_server(f"{name} processors", "cpu_cores", name) for name in processes),
     ]
-
-
-def _with_server(test: LoadTest) -> list[LoadPoint]:
-    """The loads for which the server's own metrics are known."""
-    return [point for point in test.points if point.server is not None]
 
 
 def _about(test: LoadTest) -> list[tuple[str, str]]:

@@ -112,16 +112,13 @@ def lost_p99(measured: Measured) -> bool:
     return any(each.ns.size >= enough > counting(measured, each).ns.size for each in measured.series)
 
 
-def pair_log_ratios(
-    measured: Measured, name: str, batch_size: int, *, over: str | None = None, q: float = 0.5
-) -> list[float]:
-    """ln(quantile of `name` / quantile of `over`), one value for each launch pair: above 0 is slower.
+def pair_log_ratios(measured: Measured, name: str, batch_size: int, *, q: float = 0.5) -> list[float]:
+    """ln(quantile of `name` / the baseline's), one value for each launch pair: above 0 is slower.
 
-    Each is the median of the launch's rounds. `over` is the baseline unless told otherwise. Empty where
-    the two were not measured side by side.
+    Each is the median of the launch's rounds. Empty where the two were not measured side by side.
     """
     for series in measured.series:
-        other = measured.paired_with(series, over or measured.baseline)
+        other = measured.paired_with(series, measured.baseline)
         if (series.name, series.batch_size) == (name, batch_size) and other is not None:
             return _launch_log_ratios(series, other, q)
     return []

@@ -237,13 +237,9 @@ class Models:
     routes: Routes
     seen: dict[int, list[BatchPart]] = field(default_factory=dict)
 
-    def routed(self, routes: Routes) -> Models:
-        """The same models on other routes."""
-        return Models(self.loaded, routes)
-
     def any_size_only(self) -> Models:
         """The model for any size, at every size."""
-        return self.routed(Routes())
+        return Models(self.loaded, Routes())
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """What the program gives: a tensor, or a tuple of tensors."""

@@ -74,14 +74,10 @@ def program_of(model: torch.nn.Module, job: Job) -> ExportedProgram:
 
 
 def onnx_of_program(
-    program: ExportedProgram,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[str],
-    opset: int | None = None,
-    optimize: bool = True,
+    program: ExportedProgram, inputs: Sequence[TensorSpec], outputs: Sequence[str]
 ) -> ModelProto:
     """The ONNX model of an exported program, as `parts_of_program` gives it, with its weights."""
-    model, weights = parts_of_program(program, inputs, outputs, opset, optimize)
+    model, weights = parts_of_program(program, inputs, outputs)
     onnx.fill_in(model, weights)
     return model
 

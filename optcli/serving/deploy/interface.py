@@ -17,13 +17,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from optcli import data, runners
 from optcli.artifact import SCANNED, Artifact
 from optcli.data import DataSettings, Preparation, steps
+from optcli.data.samples import PreparedSet
 from optcli.errors import InputError
 from optcli.files import regular_files
 from optcli.measure.latency.feeds import make
@@ -36,9 +37,6 @@ from optcli.serving.bundle import EXPECTED, SAMPLES
 from optcli.serving.prediction.of_recipe import FORMATS, ImageServing
 from optcli.settings import TensorSpec, batch_range, size_bytes
 from optcli.workers import Channel
-
-if TYPE_CHECKING:
-    from optcli.data.samples import PreparedSet
 
 REQUEST, RESPONSE = "golden-request.json", "golden-response.json"
 # Types of tensors, as the Open Inference Protocol writes them. Triton's own begin with TYPE_.

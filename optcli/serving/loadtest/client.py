@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optcli.errors import StepError, counted, excerpt, first_line
+from optcli.files import regular_files
 from optcli.results.loadtest import Encoding
 from optcli.serving.loadtest import payloads
 from optcli.serving.loadtest.messages import ClientNews, Load, Sent, Setup
@@ -171,7 +172,7 @@ class _Client:
                 elif self.golden is not None and payload.sample == 0:
                     references.append(self.golden)
                 else:
-                    references.append(payloads.json_in(body))
+                    references.append(regular_files.parsed_json(body))
             except ValueError as error:
                 raise StepError(
                     str(error),
@@ -323,7 +324,7 @@ class _LoadRun:
         tolerance, wanted = self.setup.tolerance, self.references[sample]
         try:
             if self.load.encoding == "image":
-                why = payloads.json_difference(payloads.json_in(body), wanted, tolerance)
+                why = payloads.json_difference(regular_files.parsed_json(body), wanted, tolerance)
             else:
                 why = payloads.difference(payloads.outputs_in(body, headers), wanted, tolerance)
         except ValueError as error:

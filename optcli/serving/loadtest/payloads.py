@@ -177,18 +177,13 @@ def golden_of(setup: Setup) -> Any:
     if setup.golden_answer is None:
         return None
     try:
-        return json_in(regular_files.read(setup.golden_answer))
+        return regular_files.parsed_json(regular_files.read(setup.golden_answer))
     except (OSError, ValueError) as error:
         raise InputError(
             f"this is no answer to an image: {error}",
             place=str(setup.golden_answer),
             hint="deploy the variant again",
         ) from error
-
-
-def json_in(body: bytes) -> Any:
-    """The answer to an image. Raises ValueError for what is no JSON."""
-    return regular_files.parsed_json(body)
 
 
 def client_library() -> Any:

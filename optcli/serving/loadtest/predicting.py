@@ -126,7 +126,7 @@ def batching_of(served: Served, concurrency: int = 1) -> Batching | None:
 
 def predicted(model: PredictionModel, batching: Batching, process: Process) -> Predicted:
     """Percentiles at the rate of a process; none where the queue grows or the curve ends before."""
-    demand = _demand(model, process, _ANY)
+    demand = Demand(process, _ANY, model.overhead, seed=model.seed)
     rho = load(
         process.rate_per_s,
         model.curve,
@@ -148,11 +148,8 @@ def predicted(model: PredictionModel, batching: Batching, process: Process) -> P
 def highest(model: PredictionModel, batching: Batching, process: Process, terms: LoadTerms) -> float:
     """The highest rate at which the promise is kept: the number that the plan says as well."""
     promise = Promise({QUANTILES[name]: limit for name, limit in terms.limits_ms.items()})
-    return most_carried(model.curve, _demand(model, process, promise), batching)
-
-
-def _demand(model: PredictionModel, process: Process, promise: Promise) -> Demand:
-    return Demand(process, promise, model.overhead, seed=model.seed)
+    demand = Demand(process, promise, model.overhead, seed=model.seed)
+    return most_carried(model.curve, demand, batching)
 
 
 def unstable(model: PredictionModel, batching: Batching, rate_per_s: float) -> LoadNote | None:
