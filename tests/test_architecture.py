@@ -111,20 +111,23 @@ ALONE = {
 NAMED_BY_SERVERS = {"Model", "TritonPythonModel"}
 # Modules that compute: reading a recipe, `--help` and a build of cached steps load none of them.
 LOAD_NUMPY = {
-    *(Path(f"measure/queueing/{name}.py") for name in ("arrivals", "curve", "simulation")),
-    *(Path(f"measure/roofline/{name}.py") for name in ("onnxruntime", "openvino")),
-    *(
-        Path(f"serving/loadtest/{name}.py")
-        for name in (
-            "agreement", "calibrating", "client", "driving", "load_options", "payloads", "records",
-        )
-    ),
-    *(Path(f"accuracy/{name}.py") for name in ("layers/measured", "layers/onnx", "process")),
-    Path("outputs/detection_sets.py"),
-    Path("pipeline/_check_samples.py"),
-    Path("serving/deploy/interface.py"),
-    Path("serving/drift/comparing.py"),
-    Path("serving/planning/configuring.py"),
+    Path(f"{folder}/{name}.py")
+    for folder, names in {
+        "accuracy": ("answers/__init__", "layers/measured", "layers/onnx", "process"),
+        "measure/queueing": ("arrivals", "batching", "curve", "simulation"),
+        "measure/roofline": ("onnxruntime", "openvino"),
+        "outputs": ("detection_sets",),
+        "pipeline": ("_check_samples",),
+        "serving/deploy": ("interface",),
+        "serving/drift": ("compared", "comparing"),
+        "serving/inference": ("answering", "confined_model"),
+        "serving/loadtest": (
+            "agreement", "calibrating", "canary", "client", "driving", "load_options", "payloads",
+            "records",
+        ),
+        "serving/planning": ("configuring",),
+    }.items()
+    for name in names
 }  # fmt: skip
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
 SKIPPED_BY_TOOLS = {

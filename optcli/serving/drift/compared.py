@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from pydantic import Field, ValidationError
 
 from optcli import data
@@ -25,8 +26,6 @@ from optcli.settings import TensorSpec, fed
 from optcli.workers import Channel, run
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from optcli.serving.drift.input_statistics import Statistics
 
 # More rows make the comparison no finer where the traffic has as few.
@@ -84,8 +83,6 @@ def summarise(request: ReferenceRequest, channel: Channel) -> int:
 
     Raises as `data.open` and samples do.
     """
-    import numpy as np
-
     from optcli.serving.drift import input_statistics
 
     dataset = data.open(request.data, request.folder, request.inputs)

@@ -15,14 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optcli.errors import InputError
 from optcli.serving.inference.listing import Stored
 from optcli.serving.prediction.storage import DIGEST
 from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from optcli.data.images import Images
     from optcli.outputs.postprocess import Postprocess
     from optcli.runners import Runner
@@ -173,8 +173,6 @@ class Answering:
             self._cores_are_free.set()
 
     def _row(self, outputs: Mapping[str, np.ndarray], index: int, ready: _Ready) -> dict[str, Any]:
-        import numpy as np
-
         if self._postprocess is None:
             one = {n: array if n in self._whole else array[index] for n, array in outputs.items()}
             if not all(np.isfinite(array).all() for array in one.values()):

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optcli.errors import UsageError
 from optcli.files import folders
@@ -41,9 +42,6 @@ from optcli.serving.loadtest.records import (
 )
 from optcli.serving.loadtest.verdicts import LoadTerms, described
 from optcli.serving.prediction import of_recipe
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # The second server may be so many times as slow at p95, where no promise was asked for.
 _SLOWER = 1.10
