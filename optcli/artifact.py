@@ -65,7 +65,7 @@ EXPECTED = "expected_accuracy"
 EMBEDDED_INPUTS, EMBEDDED_STEPS = "embedded_inputs", "embedded_steps"
 # The fact of a model that decodes its detections itself: how its rows are read, as in `postprocess`.
 EMBEDDED_POSTPROCESS = "embedded_postprocess"
-# Less is not worth speaking of: a first layer of one channel, say.
+# A smaller share is not reported: it may be a first layer of one channel.
 _COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 
 

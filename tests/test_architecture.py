@@ -107,6 +107,28 @@ ALONE = {
     *(Path(f"outputs/{name}.py") for name in ("postprocess", "instances", "suppression")),
     Path("serving/drift/input_statistics.py"),
 }
+# What a server loads a model by: each of these modules is the only one of its kind in a bundle.
+NAMED_BY_SERVERS = {"Model", "TritonPythonModel"}
+# Modules that compute: reading a recipe, `--help` and a build of cached steps load none of them.
+LOAD_NUMPY = {
+    Path(f"{folder}/{name}.py")
+    for folder, names in {
+        "accuracy": ("answers/__init__", "layers/measured", "layers/onnx", "process"),
+        "measure/queueing": ("arrivals", "batching", "curve", "simulation"),
+        "measure/roofline": ("onnxruntime", "openvino"),
+        "outputs": ("detection_sets",),
+        "pipeline": ("_check_samples",),
+        "serving/deploy": ("interface",),
+        "serving/drift": ("compared", "comparing"),
+        "serving/inference": ("answering", "confined_model"),
+        "serving/loadtest": (
+            "agreement", "calibrating", "canary", "client", "driving", "load_options", "payloads",
+            "records",
+        ),
+        "serving/planning": ("configuring",),
+    }.items()
+    for name in names
+}  # fmt: skip
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
 SKIPPED_BY_TOOLS = {
     "build", "dist", "env", "venv", "virtualenv", "node_modules", "site-packages", "buck-out", "eggs",
@@ -119,15 +141,30 @@ _BY_NAME = re.compile(r"optcli(\.\w+)+(:\w+)?")
 def violations(package: Path) -> list[str]:
     """Every breach of the house rules below a package's folder, as `file:line: what`."""
     found = []
+    defined: dict[str, str] = {}
     for path in sorted(package.rglob("*.py")):
         relative = path.relative_to(package)
         if "__pycache__" in relative.parts:
             continue
         text = path.read_text(encoding="utf-8")
         room = _room(relative.with_suffix("").parts)
-        for line, what in sorted(_Module(room, relative, ast.parse(text), text).violations()):
+        tree = ast.parse(text)
+        breaches = [*_Module(room, relative, tree, text).violations(), *_again(tree, relative, defined)]
+        for line, what in sorted(breaches):
             found.append(f"{package.name}/{relative.as_posix()}:{line}: {what}")
     return found
+
+
+def _again(tree: ast.Module, relative: Path, defined: dict[str, str]) -> Iterator[tuple[int, str]]:
+    """Classes called as one in `defined`, by name; adds the others to it."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef) or (
+            relative.parent in COPIED and node.name in NAMED_BY_SERVERS
+        ):
+            continue
+        first = defined.setdefault(node.name, f"{relative.as_posix()}:{node.lineno}")
+        if first != f"{relative.as_posix()}:{node.lineno}":
+            yield node.lineno, f"{node.name} is a class of {first} too: a class name means one thing"
 
 
 class _Module:
@@ -248,6 +285,8 @@ class _Module:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 modules = [node.module or ""]
             for module in modules:
+                if module == "numpy" and self.relative in LOAD_NUMPY:
+                    continue
                 if module.partition(".")[0] in HEAVY:
                     yield (
                         node.lineno,
@@ -419,6 +458,16 @@ def test_a_planted_breach_is_found(tmp_path, file, code, expected):
     assert len(found) == 1, found
     assert re.match(rf"optcli/{re.escape(file)}:\d+: ", found[0])
     assert expected in found[0]
+
+
+def test_a_class_name_that_means_two_things_is_found(tmp_path):
+    for file in ("passes/prune.py", "report/gate.py"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text('"""A module."""\n\nclass Row: ...\n')
+    assert violations(tmp_path) == [
+        f"{tmp_path.name}/report/gate.py:3: Row is a class of passes/prune.py:3 too:"
+        " a class name means one thing"
+    ]
 
 
 def test_a_missing_docstring_is_found(tmp_path):

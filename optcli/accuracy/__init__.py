@@ -4,8 +4,6 @@
 the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported here.
 """
 
-from __future__ import annotations
-
 from optcli.accuracy.evaluation import (
     Elsewhere,
     Evaluation,
@@ -20,23 +18,3 @@ from optcli.accuracy.pairs import compare
 from optcli.accuracy.policies import too_few
 from optcli.accuracy.preparations import GAIN, better_preparation, low, surely_misses
 from optcli.accuracy.verdicts import unjudged, verdicts
-
-__all__ = [
-    "GAIN",
-    "Elsewhere",
-    "Evaluation",
-    "EvaluationRequest",
-    "UnderWay",
-    "better_order",
-    "better_preparation",
-    "compare",
-    "evaluate",
-    "evaluate_part",
-    "low",
-    "metric_names",
-    "require_metric",
-    "surely_misses",
-    "too_few",
-    "unjudged",
-    "verdicts",
-]

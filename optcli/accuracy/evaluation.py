@@ -239,7 +239,7 @@ def evaluate(
     if elsewhere is not None:
         request = replace(request, jobs=elsewhere.parts)
     request.out.mkdir(parents=True, exist_ok=True)
-    news = _News(step, observer)
+    news = _EvaluationMonitor(step, observer)
     here = Lock()
     running = under_way or UnderWay()
 
@@ -303,7 +303,7 @@ def _run(
     )
 
 
-class _News:
+class _EvaluationMonitor:
     """Progress of all processes together, with the time that is left."""
 
     def __init__(self, step: str, observer: Observer, clock: Callable[[], float] | None = None) -> None:

@@ -18,7 +18,7 @@ from optcli.results.outcomes import (
     ClassChange,
     ClassFigure,
     Estimate,
-    Figure,
+    FurtherFigure,
     OutputError,
 )
 from optcli.results.statistics import mcnemar
@@ -78,7 +78,7 @@ def compare(
     assert variant.value is not None
     assert baseline.value is not None
     figures = {
-        name: Figure(value=value, baseline=baseline.figures[name])
+        name: FurtherFigure(value=value, baseline=baseline.figures[name])
         for name, value in variant.figures.items()
         if name in baseline.figures and name != variant.metric
     }

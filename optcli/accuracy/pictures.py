@@ -31,7 +31,7 @@ _WORST, _RANDOM = 3, 2
 # The longest side in pixels and the quality of JPEG: the first at which all pictures are small enough.
 _SIZES = ((320, 80), (320, 60), (320, 40), (224, 45), (160, 40))
 # In memory, where photographs have a hundred times as many pixels.
-_KEPT = 2 * _SIZES[0][0]
+_MOST_SIDE = 2 * _SIZES[0][0]
 _SIGNS = {BOTH: "", NEW: "+ ", LOST: "- "}
 _MAP_DIMENSIONS = 3  # of the scores of a map's classes, for one image
 
@@ -351,7 +351,7 @@ def _images(request: PicturesRequest, ids: set[str]) -> dict[str, _Sized]:
             flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
             image = Image.fromarray(flat.copy()).convert("RGB")
             size = image.size
-            image.thumbnail((_KEPT, _KEPT))
+            image.thumbnail((_MOST_SIDE, _MOST_SIDE))
             sized[item.id] = image, size
     return sized
 

@@ -99,14 +99,14 @@ def better_preparation(
         timeout_s=timeout_s,
         confined=() if request.artifact.foreign else None,
     )
-    return better.said
+    return better.message
 
 
 @dataclass(frozen=True)
 class Better:
     """What surely gains over ten points, in a sentence; None where nothing does."""
 
-    said: str | None
+    message: str | None
 
 
 def look(request: EvaluationRequest, channel: Channel) -> Better:

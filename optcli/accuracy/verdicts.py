@@ -24,7 +24,7 @@ from optcli.settings.accuracy import AccuracySettings
 
 # The share of samples that differ by content, below which it is said.
 _DIFFERENT = 0.95
-# What limits leave out of fewer images than this share changes little: it is told, and doubts nothing.
+# Where limits leave objects out of fewer images than this share, a report says so, and doubts nothing.
 _LIMITS, _FEW_IMAGES = ("max_candidates", "max_detections"), 0.05
 _SOUND = "finite, and they depend on the input"
 _LOOK = ": look at the weights and the data"
@@ -246,7 +246,7 @@ def doubt(error: OutputError) -> Verdict | None:
         reasons = list(_lost(detections))
         limit, actual = _SAME, detections.same / detections.confident
     else:
-        reasons = [*_far(error), *_far_parts(error.parts)]
+        reasons = [*_large_errors(error), *_far_parts(error.parts)]
         decibel = (error.sqnr_db, error.worst.sqnr_db if error.worst else None)
         limit, actual = DOUBTFUL_DB, min((db for db in decibel if db is not None), default=None)
     if not reasons:
@@ -284,7 +284,7 @@ def scope(error: OutputError) -> str:
     )
 
 
-def _far(error: OutputError) -> Iterator[str]:
+def _large_errors(error: OutputError) -> Iterator[str]:
     """Over all values of an output, and by sample."""
     worst = error.worst
     decibel = (error.sqnr_db, worst.sqnr_db if worst else None)

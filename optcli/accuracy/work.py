@@ -118,13 +118,13 @@ class EvaluationWork:
     def size(self) -> int:
         """The batch size: as asked for, or by the size of a sample; within what the model takes."""
         settings, prepare = self.request.settings, self.request.data.prepare
-        asked = settings.batch_size if settings else None
+        requested = settings.batch_size if settings else None
         if prepare is not None and prepare.inside == "all":  # images of a batch have one size
-            asked = 1
-        if asked is None:  # a power of two, by the size of a sample alone
+            requested = 1
+        if requested is None:  # a power of two, by the size of a sample alone
             at_once = max(1, _AT_ONCE_BYTES // max(1, size_bytes(self.request.inputs, 1)))
-            asked = max(_AT_ONCE[0], min(1 << (at_once.bit_length() - 1), _AT_ONCE[1]))
-        return max(self.fewest, min(asked, batch_range(self.request.feeds).max))
+            requested = max(_AT_ONCE[0], min(1 << (at_once.bit_length() - 1), _AT_ONCE[1]))
+        return max(self.fewest, min(requested, batch_range(self.request.feeds).max))
 
     def batches(self, positions: Sequence[int]) -> Iterator[tuple[Batch, int]]:
         """Batches of these samples, and how many rows of each count.

@@ -40,8 +40,7 @@ def command() -> None:
 )
 @options.store
 @options.artifacts
-@options.as_json
-@options.verbose
+@options.output
 def save(
     name: str,
     where: Path | None,

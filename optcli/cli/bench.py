@@ -54,8 +54,7 @@ from optcli.cli.progress import Progress
 )
 @options.trust
 @options.store
-@options.as_json
-@options.verbose
+@options.output
 def command(
     files: tuple[Path, ...],
     inputs: tuple[str, ...],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -70,8 +69,7 @@ class BuildOptions:
 @options.timeout("step")
 @options.trust
 @options.ray
-@options.as_json
-@options.verbose
+@options.output
 def command(
     recipe: Path,
     store: Path | None,
@@ -95,7 +93,7 @@ def command(
     if given.dry_run or given.explain:
         from optcli.pipeline.preview import preview
 
-        lines, record = preview(
+        steps, record = preview(
             recipe,
             store=opened_store,
             overrides=overrides,
@@ -104,7 +102,7 @@ def command(
             trust=trust,
             tell=options.warn,
         )
-        click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
+        show(record, steps, as_json=as_json)
         return 0
     with early_workers(opened_store, recipe), Progress() as progress:
         # Not before: the early workers import at the same time.

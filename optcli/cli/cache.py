@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -166,7 +165,7 @@ def why(
     opened_store = options.opened(store)
     if remote:
         _require_remote(opened_store)
-    lines, record = preview(
+    document, record = preview(
         recipe,
         store=opened_store,
         overrides=overrides,
@@ -176,7 +175,7 @@ def why(
         remote_only=remote,
         tell=options.warn,
     )
-    click.echo(json.dumps(record, indent=2) if as_json else "\n".join(map(options.printable, lines)))
+    show(record, document, as_json=as_json)
 
 
 @command.command(

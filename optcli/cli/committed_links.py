@@ -29,13 +29,13 @@ def refuse(path: Path) -> None:
     """Raise `UsageError` where git tracks a link on the way to `path`, or one below it."""
     whole = Path(os.path.abspath(path.expanduser()))
     linked = next((each for each in (*reversed(whole.parents), whole) if each.is_symlink()), None)
-    asked = linked or whole
-    if not os.path.lexists(asked):
+    target = linked or whole
+    if not os.path.lexists(target):
         return
-    folder = asked.parent
+    folder = target.parent
     if not any((each / ".git").exists() for each in (folder, *folder.parents)):
         return
-    for link in _tracked(folder, asked.relative_to(folder)):
+    for link in _tracked(folder, target.relative_to(folder)):
         raise UsageError(
             "git tracks this link, and optcli writes through none that a commit brings",
             place=str(link),

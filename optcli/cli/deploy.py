@@ -145,8 +145,7 @@ class DeploymentOptions:
 @options.artifacts
 @options.trust
 @options.store
-@options.as_json
-@options.verbose
+@options.output
 def command(
     variant: str,
     where: Path | None,

@@ -12,8 +12,7 @@ from optcli.store import Store
 
 @click.command("doctor", epilog=options.examples("optcli doctor", "optcli doctor --json"))
 @options.store
-@options.as_json
-@options.verbose
+@options.output
 def command(store: Path | None, as_json: bool) -> int:
     """Say what works on this machine, what is missing and how to get it.
 

@@ -102,8 +102,7 @@ class GateOptions:
 @options.overrides
 @options.jobs_here
 @options.timeout("step")
-@options.as_json
-@options.verbose
+@options.output
 def command(
     recipe: Path,
     given: GateOptions,
@@ -120,7 +119,8 @@ def command(
     The exit code is 0 if all pass, 1 if something became worse beyond its limit, 5 if the measurement
     cannot tell.
     """
-    from optcli.gate.running import GateRun, gate
+    from optcli.gate.origins import GateRun
+    from optcli.gate.running import gate
     from optcli.gate.terms import accepted
     from optcli.pipeline.execute import usual_jobs
     from optcli.report import gate as shown

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 @click.option("--variant", help="Only this variant.")
 @click.option("--metric", help="Only this figure, such as p50 or size.")
 @click.option("--html", type=options.OUT_FILE, help="Write the trends as an HTML page into this file.")
-@options.as_json
-@options.verbose
+@options.output
 def command(
     path: Path,
     recipe: str | None,

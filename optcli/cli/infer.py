@@ -106,8 +106,7 @@ class InferenceOptions:
 @options.artifacts
 @options.trust
 @options.store
-@options.as_json
-@options.verbose
+@options.output
 def command(
     variant: str,
     where: Path | None,

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 )
 @options.overrides
 @options.trust
-@options.as_json
-@options.verbose
+@options.output
 def command(
     what: str,
     out: Path | None,

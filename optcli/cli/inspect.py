@@ -16,8 +16,7 @@ from optcli.cli import options, reports, show
 @options.artifacts
 @options.trust
 @options.store
-@options.as_json
-@options.verbose
+@options.output
 def command(
     target: str, artifacts: Path | None, trust: bool, store: Path | None, as_json: bool
 ) -> None:

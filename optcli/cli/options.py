@@ -213,6 +213,11 @@ def verbose(function: Command) -> Command:
     )(function)
 
 
+def output(function: Command) -> Command:
+    """`--json` and `-v`: how a verb answers, and what it says meanwhile."""
+    return as_json(verbose(function))
+
+
 def write(path: Path, text: str) -> None:
     """Write what was asked for into a file. Raises `UsageError` where it cannot be written."""
     message = "cannot be written"

@@ -95,8 +95,7 @@ _CODES = {
     help="Write the plan as a page with its curves to this file.",
 )
 @options.artifacts
-@options.as_json
-@options.verbose
+@options.output
 def command(
     where: Path | None, html: Path | None, artifacts: Path | None, as_json: bool, **given: Any
 ) -> int:

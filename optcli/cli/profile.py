@@ -43,8 +43,7 @@ from optcli.cli.progress import Progress
 )
 @options.trust
 @options.store
-@options.as_json
-@options.verbose
+@options.output
 def command(
     variant: str,
     recipe: Path | None,

@@ -37,10 +37,10 @@ class FoundReport:
 
     def store(self, explicit: Path | None) -> Path | None:
         """The store that the build used: as `--store` and OPTCLI_STORE say, else beside the report."""
-        beside = self.root / ".store"
-        if explicit is not None or os.environ.get("OPTCLI_STORE") or not beside.is_dir():
+        neighbour = self.root / ".store"
+        if explicit is not None or os.environ.get("OPTCLI_STORE") or not neighbour.is_dir():
             return explicit
-        return beside
+        return neighbour
 
     def own_store(self, explicit: Path | None) -> Path | None:
         """The same for verbs that open what the store holds: that is trusted.

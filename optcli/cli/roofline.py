@@ -14,8 +14,7 @@ from optcli.store import Store
 @click.command("roofline", epilog=options.examples("optcli roofline", "optcli roofline --remeasure"))
 @options.store
 @click.option("--remeasure", is_flag=True, help="Measure again what is in the store.")
-@options.as_json
-@options.verbose
+@options.output
 def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
     """Measure this machine's peaks: arithmetic in every precision, and memory.
 

@@ -49,8 +49,7 @@ from optcli.errors import RunnerError
 )
 @options.trust
 @options.store
-@options.as_json
-@options.verbose
+@options.output
 def command(
     folder: Path,
     host: str,
@@ -93,7 +92,7 @@ def command(
         except KeyboardInterrupt:
             click.echo("stopping after the accepted requests are answered", err=True)
             return
-        last_lines = "; ".join(server.said[-3:])
+        last_lines = "; ".join(server.last_lines[-3:])
         raise RunnerError(
             f"the server ended by itself{f': {last_lines}' if last_lines else ''}",
             place=str(folder),

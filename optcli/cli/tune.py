@@ -75,8 +75,7 @@ class TuningOptions:
 @options.store
 @options.remote
 @options.artifacts
-@options.as_json
-@options.verbose
+@options.output
 def command(
     where: Path | None,
     given: TuningOptions,

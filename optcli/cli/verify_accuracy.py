@@ -90,8 +90,7 @@ class VerificationOptions:
 @options.store
 @options.remote
 @options.artifacts
-@options.as_json
-@options.verbose
+@options.output
 def command(
     where: tuple[Path, ...],
     given: VerificationOptions,

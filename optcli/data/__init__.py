@@ -28,22 +28,6 @@ from optcli.settings.labels import LabelSettings
 if TYPE_CHECKING:
     from optcli.data.samples import PreparedSet
 
-__all__ = [
-    "ONE_PREPARATION",
-    "DataSettings",
-    "Preparation",
-    "class_names",
-    "collection",
-    "disjoint",
-    "ingredients",
-    "listed",
-    "numbers_of_ids",
-    "open",
-    "problems",
-    "remarks",
-    "two_preparations",
-]
-
 ONE_PREPARATION = (
     "give both the same `prepare`, with a YAML anchor for example, or set allow_difference: true there"
     " if the model takes both"

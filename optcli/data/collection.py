@@ -20,7 +20,7 @@ Finding = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Item:
+class RawSample:
     """One sample before preparation.
 
     `raw` maps an input's name to an array or to a PIL image; `place` is what an error names; `meta` is
@@ -34,7 +34,7 @@ class Item:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Items(ABC):
+class RawSamples(ABC):
     """The chosen items of a source, read one at a time.
 
     `parallel` says that several threads may read at once.
@@ -46,7 +46,7 @@ class Items(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         """One item. Raises `InputError` where it cannot be read."""
 
     def targets(self) -> Iterator[tuple[str, Any]] | None:
@@ -146,7 +146,7 @@ class Collection(ABC):
         return iter(())
 
     @abstractmethod
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         """The chosen items for a model's inputs. Raises `InputError`, `TrustError`, `MissingError`."""
 
     def class_names(self) -> tuple[str, ...] | None:

@@ -198,17 +198,17 @@ def _difference(processor: Any, steps: Mapping[str, Any], place: str) -> str | N
     unit = steps.get("scale", 1.0) / np.array(preparation.std)[:, None, None]
     for image in _images():
         try:
-            theirs = processor(images=image, return_tensors="np")["pixel_values"][0]
+            expected = processor(images=image, return_tensors="np")["pixel_values"][0]
             ours = transformed(np.asarray(image), preparation).pixels.transpose(2, 0, 1)
         except InputError as error:
             return error.message
         except Exception as error:  # a processor of another kind of input
             message = f"{type(processor).__name__} takes no image: {first_line(error)}"
             raise InputError(message, place=place, hint=_HINT) from error
-        if ours.shape != theirs.shape:
+        if ours.shape != expected.shape:
             size = f"an image of {image.height} x {image.width}"
-            return f"it makes {list(theirs.shape)} of {size}, and {steps} makes {list(ours.shape)}"
-        apart = float((np.abs(ours - theirs) / unit).max())
+            return f"it makes {list(expected.shape)} of {size}, and {steps} makes {list(ours.shape)}"
+        apart = float((np.abs(ours - expected) / unit).max())
         if apart > _MOST:
             return f"its values and those of {steps} are up to {apart:.0f} grey levels apart"
     return None

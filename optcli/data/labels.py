@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from optcli.data.collection import Item, Items
+from optcli.data.collection import RawSample, RawSamples
 from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.files import regular_files
 from optcli.settings.labels import LabelSettings
@@ -119,8 +119,8 @@ class Labels:
                 hint="python:FILE.py:CALLABLE may give {labels: [numbers]} as a target",
             )
         if not is_hot:
-            mine = [self.of(number) for number in numbers]
-            return {"labels": np.array([each for each in mine if each is not None], np.int64)}
+            numbers_here = [self.of(number) for number in numbers]
+            return {"labels": np.array([each for each in numbers_here if each is not None], np.int64)}
         rows_of: dict[int, list[int]] = {}
         for label, value in enumerate(row.astype(np.int64).tolist()):
             if (number := self.of(label)) is not None:
@@ -142,8 +142,8 @@ class Labels:
             for name in _OF_EACH_BOX
             if name in target
         }
-        mine = np.array([number for number in numbers if number is not None], np.int64)
-        return {**target, **changed, "labels": mine}
+        known = np.array([number for number in numbers if number is not None], np.int64)
+        return {**target, **changed, "labels": known}
 
     def _uncoloured(self, mask: np.ndarray) -> np.ndarray:
         """The number of each pixel's colour; one value a pixel is a grey. Raises `InputError`."""
@@ -211,10 +211,10 @@ class Labels:
         )
 
 
-class LabelledItems(Items):
+class LabelledItems(RawSamples):
     """Items whose targets have the model's numbers, without those whose class does not count."""
 
-    def __init__(self, items: Items, labels: Labels) -> None:
+    def __init__(self, items: RawSamples, labels: Labels) -> None:
         self._items, self._labels = items, labels
         self.parallel = items.parallel  # type: ignore[misc]
 
@@ -240,7 +240,7 @@ class LabelledItems(Items):
     def __len__(self) -> int:
         return len(self._places)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         item = self._items.read(self._places[index])
         target = self._target(item.place, item.target)
         if target is None and item.target is not None:
@@ -249,7 +249,7 @@ class LabelledItems(Items):
                 place=item.place,
                 hint="leave such samples out where the data are read: their labels are known too late",
             )
-        return Item(item.id, item.place, item.raw, target, item.meta)
+        return RawSample(item.id, item.place, item.raw, target, item.meta)
 
     def targets(self) -> Iterator[tuple[str, Any]] | None:
         targets = self._items.targets()

@@ -91,7 +91,7 @@ def numbered(
 class _Numbered:
     roles: dict[str, RoleClasses]
     model: ModelClasses
-    said: Mapping[str, LabelSettings]
+    declared: Mapping[str, LabelSettings]
     sources: dict[str, RoleClasses] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
@@ -101,16 +101,16 @@ class _Numbered:
         for role in self.roles:
             self._leave_out_dummy(role)
             self._leave_out_empty(role)
-        by_ids = {role for role, own in self.said.items() if own.numbering == "ids"}
-        settings: dict[str, LabelSettings | None] = {role: self.said[role] for role in by_ids}
+        by_ids = {role for role, own in self.declared.items() if own.numbering == "ids"}
+        settings: dict[str, LabelSettings | None] = {role: self.declared[role] for role in by_ids}
         counted = {role: of for role, of in self.roles.items() if role not in by_ids}
         model = self._named(counted) if counted else self.model
         for role, of in counted.items():
             is_read = role != "calibration" or all(model.find(name) is not None for name in of.names)
-            settings[role] = self._settings(role, of, model) if is_read else self.said.get(role)
+            settings[role] = self._settings(role, of, model) if is_read else self.declared.get(role)
         self._say_unknown_keys()
         self._say_differences(counted, model)
-        own = "evaluation" in counted and "evaluation" not in self.said
+        own = "evaluation" in counted and "evaluation" not in self.declared
         orders = self._orders(model.names or ()) if own else {}
         return Numbering(settings, tuple(self.notes), tuple(self.doubts), orders)
 
@@ -138,7 +138,7 @@ class _Numbered:
         It is one where no annotation uses it, and the model has one class less.
         """
         of = self.roles[role]
-        if role in self.said or self.model.names is not None or not of.ids:
+        if role in self.declared or self.model.names is not None or not of.ids:
             return
         if self.model.count != len(of.names) - 1 or of.empty != {of.names[0]}:
             return
@@ -147,7 +147,7 @@ class _Numbered:
             f" {counted(self.model.count, 'class', 'classes')}: the first category, {of.names[0]!r},"
             " has no annotation and is taken for none"
         )
-        self.said = {**self.said, role: LabelSettings(ignore=(of.names[0],), offset=-1)}
+        self.declared = {**self.declared, role: LabelSettings(ignore=(of.names[0],), offset=-1)}
 
     def _leave_out_empty(self, role: str) -> None:
         """Leave out folders without a file where the model has as many classes as the others are."""
@@ -166,7 +166,7 @@ class _Numbered:
                 " COCO's: they are numbered as in COCO (class_names: [...] says another order)"
             )
             return replace(model, names=_COCO_NAMES, source="COCO")
-        related = any(own.map for own in self.said.values()) or any(
+        related = any(own.map for own in self.declared.values()) or any(
             model.find(name) is not None for of in roles.values() for name in of.names
         )
         if related and (model.names or model.synsets):
@@ -183,7 +183,7 @@ class _Numbered:
         Half of them are enough where the model has more: it then is refused that others are not.
         """
         if self.model.count != len(_COCO_NAMES) or any(
-            own.map or own.offset for own in self.said.values()
+            own.map or own.offset for own in self.declared.values()
         ):
             return False
         judged = {role: of for role, of in roles.items() if role != "calibration"} or roles
@@ -213,7 +213,7 @@ class _Numbered:
 
     def _settings(self, role: str, of: RoleClasses, model: ModelClasses) -> LabelSettings | None:
         """What a role's data are opened with; None where its own numbers are the model's."""
-        own = self.said.get(role, LabelSettings())
+        own = self.declared.get(role, LabelSettings())
         assert model.names is not None
         source = self.sources[role].names
         same = of.names == model.names == source and own == LabelSettings()
@@ -273,7 +273,7 @@ class _Numbered:
         known: set[str] = set()
         for of in self.sources.values():
             known.update(of.names, map(str, of.ids or range(len(of.names))))
-        settings = [own for role, own in self.said.items() if role in self.sources]
+        settings = [own for role, own in self.declared.items() if role in self.sources]
         for key in ("map", "ignore"):
             named = dict.fromkeys(str(each) for own in settings for each in getattr(own, key))
             for name in [each for each in named if each not in known][:_SHOWN]:
@@ -299,7 +299,7 @@ class _Numbered:
                     " numbered by their names"
                 )
         count, names = self.model.count, model.names
-        offsets = {self.said[role].offset for role in roles if role in self.said}
+        offsets = {self.declared[role].offset for role in roles if role in self.declared}
         if count is not None and names and not any(count == len(names) + n for n in (offsets or {0})):
             self.doubts.append(
                 f"the model has {counted(count, 'class', 'classes')}, and {model.source} {len(names)}:"

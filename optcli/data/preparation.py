@@ -216,11 +216,12 @@ def other_values(one: Preparation, other: Preparation) -> list[str]:
         differences.append(
             f"range {one.range and list(one.range)} and {other.range and list(other.range)}"
         )
-    mine, theirs = _extremes(one), _extremes(other)
+    one_range, other_range = _extremes(one), _extremes(other)
     if any(
-        not math.isclose(a, b, rel_tol=_SAME, abs_tol=_SAME) for a, b in zip(mine, theirs, strict=True)
+        not math.isclose(a, b, rel_tol=_SAME, abs_tol=_SAME)
+        for a, b in zip(one_range, other_range, strict=True)
     ):
-        black_and_white = (f"{low:.3g} to {high:.3g}" for low, high in (mine[:2], theirs[:2]))
+        black_and_white = (f"{low:.3g} to {high:.3g}" for low, high in (one_range[:2], other_range[:2]))
         differences.append(f"values from {' and '.join(black_and_white)} (scale, mean, std)")
     return differences
 

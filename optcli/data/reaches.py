@@ -35,12 +35,12 @@ def far_apart(samples: SampleSet, judged: Sequence[Sample] = ()) -> list[str]:
             seen = list(pool.map(lambda place: _reach(samples[place]), places))
     else:
         seen = [_reach(samples[place]) for place in places]
-    theirs = [_reach(sample)[1] for sample in judged]
+    judged_reaches = [_reach(sample)[1] for sample in judged]
     sentences = []
     for name in seen[0][1]:
         reaches = [(who, each[name]) for who, each in seen]
-        sentences.append(_said(name, reaches))
-        sentences.append(_said_of_roles(name, _usual([reach for _, reach in reaches]), theirs))
+        sentences.append(_range_text(name, reaches))
+        sentences.append(_said_of_roles(name, _usual([reach for _, reach in reaches]), judged_reaches))
     return [each for each in sentences if each]
 
 
@@ -77,7 +77,7 @@ def _said_of_roles(name: str, usual: float, judged: Sequence[Mapping[str, float]
     )
 
 
-def _said(name: str, reaches: Sequence[tuple[str, float]]) -> str:
+def _range_text(name: str, reaches: Sequence[tuple[str, float]]) -> str:
     usual = _usual([reach for _, reach in reaches])
     wider = [(who, reach) for who, reach in reaches if usual > 0 and reach > _FAR * usual]
     if not wider:

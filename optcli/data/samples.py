@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from optcli.data.collection import Item, Items
+from optcli.data.collection import RawSample, RawSamples
 from optcli.data.preparation import Preparation
 from optcli.data.preset import resolved
 from optcli.data.settings import DataSettings
@@ -26,7 +26,7 @@ _OTHER_SIZES = (
 class PreparedSet:
     """A `SampleSet`: every sample is read, prepared and checked when it is asked for, and not kept."""
 
-    def __init__(self, settings: DataSettings, items: Items, inputs: Sequence[TensorSpec]) -> None:
+    def __init__(self, settings: DataSettings, items: RawSamples, inputs: Sequence[TensorSpec]) -> None:
         self._items = items
         self._inputs = tuple(inputs)
         self._whole = frozenset(spec.name for spec in inputs if spec.whole)
@@ -50,11 +50,11 @@ class PreparedSet:
             raise IndexError(index)
         return self.prepared(self.read(index))
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         """One sample as it is stored, decoded. Raises `InputError`."""
         return self._items.read(index)
 
-    def prepared(self, item: Item) -> Sample:
+    def prepared(self, item: RawSample) -> Sample:
         """What the declared steps make of it. Raises `InputError` with the sample's place in it."""
         try:
             return self._sample(item)
@@ -76,7 +76,7 @@ class PreparedSet:
         """The id of a sample and the digest of its content before preparation."""
         return self._items.identity(index)
 
-    def _sample(self, item: Item) -> Sample:
+    def _sample(self, item: RawSample) -> Sample:
         inputs: dict[str, np.ndarray] = {}
         meta: Mapping[str, Any] = {}
         sizes: dict[str, int] = {}

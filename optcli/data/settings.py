@@ -24,10 +24,10 @@ class Split(Abbreviated):
 
     `split: train` is short for `{name: train}`. What a name means is up to the source: a value of the
     array `split` in an npz, a subfolder of an image folder, `train` or `test` of a torchvision set.
-    `file` is a text file with one id a line, a JSON list of ids, or a JSON mapping from names to
-    such lists, of which `name` takes one. `seed` shuffles by id, so that a new sample moves few of
-    the others, and takes the part `from`..`to` of the shuffle. `of` is the named part that `file`
-    or `seed` choose from.
+    `file` is a text file with one id a line, a JSON list of ids, or a JSON mapping from names to such
+    lists, of which `name` takes one. `seed` shuffles the samples by id and takes the share between
+    `from` and `to`; a sample that is added later moves few of the others. `of` is the named part that
+    `file` or `seed` choose from.
     """
 
     model_config = ConfigDict(populate_by_name=True)

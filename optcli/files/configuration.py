@@ -35,17 +35,17 @@ def read() -> dict[str, Any]:
     import tomllib
 
     try:
-        said = tomllib.loads(text)
+        settings = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise wrong(f"it is no TOML: {first_line(error)}") from error
-    for name, value in said.items():
+    for name, value in settings.items():
         if name not in _WANTED:
             hint = did_you_mean(name, list(_WANTED))
             raise UsageError(f"found the unknown key {name!r}", place=str(path), hint=hint)
         kind, wanted = _WANTED[name]
         if type(value) is not kind:
             raise wrong(f"{name}: found {value!r}, wanted {wanted}")
-    return said
+    return settings
 
 
 def wrong(what: str, hint: str = _EXAMPLE) -> UsageError:

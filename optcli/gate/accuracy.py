@@ -137,15 +137,15 @@ def _on(
         gating.options.timeout_s,
         gating.options.jobs,
     )
-    mine = _subject(side.name, side.now)
+    candidate = _subject(side.name, side.now)
     compared: list[Comparison] = []
     doubts: list[Flag] = []
     if side.before is not None and incomparable is not None:
         compared.append(incomparable.comparison("accuracy"))
     elif side.before is not None:
         base = _baselines(gating, f"{side.name} (baseline)", side.before)
-        result, theirs = _compared(mine, base, context)
-        compared += _judged(result, theirs, bars, label)
+        result, baseline = _compared(candidate, base, context)
+        compared += _judged(result, baseline, bars, label)
         if recipe.accuracy is not None and (few := accuracy.too_few(result, recipe.accuracy)):
             doubts.append(few)
     if recipe.accuracy is None and side.before is not None:
@@ -155,10 +155,10 @@ def _on(
             base, whose = _baselines(gating, f"{name} (float, baseline)", variant), "the baseline's"
         else:
             base, whose = _subject(f"{name} (float)", variant), "its own"
-        result, theirs = _compared(mine, base, context)
+        result, baseline = _compared(candidate, base, context)
         against = f" against {whose} {name}{label}"
         # Outputs count where nothing else is compared.
-        compared += _judged(result, theirs, bars, against, outputs=recipe.accuracy is None)
+        compared += _judged(result, baseline, bars, against, outputs=recipe.accuracy is None)
     return compared, doubts
 
 
@@ -200,7 +200,7 @@ def _compared(
 
 def _judged(
     result: Accuracy,
-    theirs: Accuracy,
+    baseline: Accuracy,
     bars: Sequence[tuple[str, AccuracySettings | None]],
     against: str,
     *,
@@ -222,7 +222,7 @@ def _judged(
             why = "the evaluation data have no labels that the metric reads"
             compared.append(comparisons.not_compared("accuracy", why))
     _, settings = bars[0]
-    for verdict in accuracy.verdicts(theirs, settings, is_baseline=True):
+    for verdict in accuracy.verdicts(baseline, settings, is_baseline=True):
         if verdict.outcome != "accept" and (verdict.blocking or verdict.name == "labels"):
             why = f"the artifact that it is compared with is no valid reference: {verdict.reason}"
             compared.append(comparisons.not_compared("accuracy", why))

@@ -19,7 +19,7 @@ from optcli.errors import InputError, OptcliError
 from optcli.files import regular_files
 from optcli.files.digest import of_value
 from optcli.gate import baselines
-from optcli.results.gate import Entry, GateReport, Trend
+from optcli.results.gate import GateReport, HistoryEntry, Trend
 from optcli.store import disk
 from optcli.store.locks import held
 
@@ -50,10 +50,10 @@ def _drop_torn_line(stream: BinaryIO) -> None:
     stream.seek(0, os.SEEK_END)
 
 
-def entries_of(report: GateReport, commit: str | None = None) -> list[Entry]:
+def entries_of(report: GateReport, commit: str | None = None) -> list[HistoryEntry]:
     """What a run adds to a history: every figure that has a value."""
     return [
-        Entry(
+        HistoryEntry(
             at=report.finished,
             recipe=report.recipe.name,
             commit=commit,
@@ -82,7 +82,7 @@ def _machine(report: GateReport, device: str | None) -> str:
     return of_value([cpu.get("model"), hardware, described.get("cores"), threads])[:12]
 
 
-def load(path: Path) -> list[Entry]:
+def load(path: Path) -> list[HistoryEntry]:
     """Every entry of a history, in order. Raises `InputError` for a file that is none.
 
     A last line that a killed run has not finished is left out.
@@ -98,7 +98,7 @@ def load(path: Path) -> list[Entry]:
     entries = []
     for number, line in enumerate(lines, 1):
         try:
-            entries.append(Entry.model_validate(json.loads(line)))
+            entries.append(HistoryEntry.model_validate(json.loads(line)))
         except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise InputError(
@@ -109,9 +109,9 @@ def load(path: Path) -> list[Entry]:
     return entries
 
 
-def trends(entries: Iterable[Entry]) -> list[Trend]:
+def trends(entries: Iterable[HistoryEntry]) -> list[Trend]:
     """One trend for each figure of each variant on each machine, in order of first appearance."""
-    groups: dict[tuple[str, str, str, int | None, str, str], list[Entry]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, int | None, str, str], list[HistoryEntry]] = defaultdict(list)
     for each in entries:
         key = (each.recipe, each.variant, each.metric, each.batch_size, each.unit, each.machine)
         groups[key].append(each)

@@ -135,14 +135,14 @@ def compare(
     measured = pairs.measured
     assert measured is not None
     rows = latency.to_results(measured)
-    mine, theirs = rows[candidate.name], rows[baseline.name]
+    candidate_rows, baseline_rows = rows[candidate.name], rows[baseline.name]
     judged = [
-        *latencies(decisions, rules, judged_bars, mine, theirs),
-        *_p99(mine, theirs),
-        *service_level(mine, gating.slo, candidate.artifact.size_bytes),
-        *_memory(mine, theirs, settings),
+        *latencies(decisions, rules, judged_bars, candidate_rows, baseline_rows),
+        *_p99(candidate_rows, baseline_rows),
+        *service_level(candidate_rows, gating.slo, candidate.artifact.size_bytes),
+        *_memory(candidate_rows, baseline_rows, settings),
     ]
-    doubts = [flag for row in mine for flag in row.flags if flag.kind not in _NO_SPEEDUP]
+    doubts = [flag for row in candidate_rows for flag in row.flags if flag.kind not in _NO_SPEEDUP]
     return Timed(tuple(judged), measured, tuple({flag.text: flag for flag in doubts}.values()))
 
 
@@ -165,15 +165,18 @@ class _Launched:
             for each in self.measured.series
             if (each.name, each.batch_size) == (self._name, figure.batch_size)
         )
-        other = self.measured.beside(series, self.measured.baseline)
+        other = self.measured.paired_with(series, self.measured.baseline)
         assert other is not None
         ratios = []
         for rounds in series.paired(other).values():
-            mine, theirs = [mine for mine, _ in rounds], [theirs for _, theirs in rounds]
-            if figure.q == 0.5 or min(map(len, mine)) >= _CALLS_FOR_P95:
-                ratios.append(median(log_ratios(mine, theirs, figure.q)))
-            elif sum(map(len, mine)) >= needed(figure.q):
-                ratios += log_ratios([[*chain(*mine)]], [[*chain(*theirs)]], figure.q)
+            candidate, baseline = (
+                [candidate for candidate, _ in rounds],
+                [baseline for _, baseline in rounds],
+            )
+            if figure.q == 0.5 or min(map(len, candidate)) >= _CALLS_FOR_P95:
+                ratios.append(median(log_ratios(candidate, baseline, figure.q)))
+            elif sum(map(len, candidate)) >= needed(figure.q):
+                ratios += log_ratios([[*chain(*candidate)]], [[*chain(*baseline)]], figure.q)
         return ratios
 
 
@@ -181,8 +184,8 @@ def latencies(
     decisions: Mapping[ComparedFigure, Decision],
     rules: Mapping[ComparedFigure, Rule],
     judged_bars: Mapping[ComparedFigure, GateBar],
-    mine: Sequence[Latency],
-    theirs: Sequence[Latency],
+    candidate: Sequence[Latency],
+    baseline: Sequence[Latency],
 ) -> list[Comparison]:
     """Every figure that has a bar. One without data passes only where its bar is advice.
 
@@ -192,12 +195,12 @@ def latencies(
     for figure, bar in judged_bars.items():
         metric: Metric = "p50" if figure.q == 0.5 else "p95"
         blocks = bar.undecided == "blocks"
-        now, before = (_value(rows, figure) for rows in (mine, theirs))
+        now, before = (_value(rows, figure) for rows in (candidate, baseline))
         if figure in decisions and now is not None and before is not None:
             comparison = comparisons.latency(
                 metric, figure.batch_size, before, now, decisions[figure], rules[figure], bar
             )
-            doubt = _unfit([*mine, *theirs], figure.batch_size)
+            doubt = _unfit([*candidate, *baseline], figure.batch_size)
             if doubt is not None:
                 comparison = comparisons.unfit(comparison, doubt, blocks=blocks)
             compared.append(comparison)
@@ -226,9 +229,12 @@ def _value(rows: Sequence[Latency], figure: ComparedFigure) -> float | None:
     return None if estimate is None else estimate.value
 
 
-def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]:
+def _p99(candidate: Sequence[Latency], baseline: Sequence[Latency]) -> list[Comparison]:
     both = [
-        (a, b) for a in mine for b in theirs if (a.batch_size, a.region) == (b.batch_size, b.region)
+        (a, b)
+        for a in candidate
+        for b in baseline
+        if (a.batch_size, a.region) == (b.batch_size, b.region)
     ]
     return [
         comparisons.reported("p99", now.batch_size, before.p99_ms.value, now.p99_ms.value)
@@ -257,10 +263,10 @@ def service_level(
 
 
 def _memory(
-    mine: Sequence[Latency], theirs: Sequence[Latency], settings: GateSettings
+    candidate: Sequence[Latency], baseline: Sequence[Latency], settings: GateSettings
 ) -> list[Comparison]:
-    now = [row.peak_memory_bytes for row in mine if row.peak_memory_bytes is not None]
-    before = [row.peak_memory_bytes for row in theirs if row.peak_memory_bytes is not None]
+    now = [row.peak_memory_bytes for row in candidate if row.peak_memory_bytes is not None]
+    before = [row.peak_memory_bytes for row in baseline if row.peak_memory_bytes is not None]
     if settings.max_memory_growth is None:
         return []
     if not now and not before:

@@ -209,11 +209,11 @@ class _Commit(Origin):
     def suggested(self) -> tuple[str, ...]:
         if self.recipe is None:
             return ()
-        asked = self._asked(())
+        request = self._request(())
         try:
             if self._options.baseline_python is None:
-                return other_interpreter.suggested(asked, self._observer)
-            return other_interpreter.suggested_with(self._python(), asked, self._log("suggest"))
+                return other_interpreter.suggested(request, self._observer)
+            return other_interpreter.suggested_with(self._python(), request, self._log("suggest"))
         except _ITS_OWN as error:
             self.recipe, self._unreadable = None, self._first_line(error)
             return ()
@@ -232,10 +232,10 @@ class _Commit(Origin):
         return replace(baseline, origin=self._origin, absent=absent)
 
     def _built(self, names: Sequence[str]) -> Baseline:
-        asked = self._asked(names)
+        request = self._request(names)
         if self._options.baseline_python is None:
-            return other_interpreter.build(asked, self._observer)
-        return other_interpreter.build_with(self._python(), asked, self._observer, self._log("build"))
+            return other_interpreter.build(request, self._observer)
+        return other_interpreter.build_with(self._python(), request, self._observer, self._log("build"))
 
     def changes(self, now: Recipe) -> list[Change]:
         changes = in_submodules(now, self._there, self._store.digests)
@@ -248,7 +248,7 @@ class _Commit(Origin):
                 changes.append(Change(kind="libraries", place="requirements", files=tuple(changed)))
         return changes
 
-    def _asked(self, names: Sequence[str]) -> other_interpreter.BuildRequest:
+    def _request(self, names: Sequence[str]) -> other_interpreter.BuildRequest:
         return other_interpreter.BuildRequest(
             self._there.recipe,
             tuple(self._options.overrides),

@@ -28,7 +28,7 @@ from optcli.workers import Channel, run
 T = TypeVar("T")
 
 # The folder in which this very optcli lies.
-_BESIDE = Path(optcli.__file__).parents[1]
+_INSTALLED_IN = Path(optcli.__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -48,42 +48,42 @@ class BuildRequest:
     remote: RemotePlace | None = None
 
 
-def build(asked: BuildRequest, observer: Observer) -> Baseline:
+def build(request: BuildRequest, observer: Observer) -> Baseline:
     """The baseline, built here. Its `origin` is left to the caller."""
-    store = Store(asked.store, asked.remote)
+    store = Store(request.store, request.remote)
     with store.connected(observer.warned):
         # A variant that was not there yet is new: there is nothing to compare it with.
-        loaded = load(asked.recipe, asked.overrides)
-        there = [name for name in asked.names if name in loaded.variants]
-        to_do = planned(asked.recipe, store, asked.overrides, there or [loaded.baseline])
-        made = make(to_do, store, observer, asked.settings, Phases())
-        kept = built_variants(made, [*there, to_do.baseline])
-        absent = {name: why_not_built(made, name).message for name in there if name not in kept}
+        loaded = load(request.recipe, request.overrides)
+        there = [name for name in request.names if name in loaded.variants]
+        to_do = planned(request.recipe, store, request.overrides, there or [loaded.baseline])
+        made = make(to_do, store, observer, request.settings, Phases())
+        variants = built_variants(made, [*there, to_do.baseline])
+        absent = {name: why_not_built(made, name).message for name in there if name not in variants}
         packages = sorted({package for v in to_do.variants for package in v.runner.needs.packages})
-        return Baseline("", kept, to_do.recipe.inputs, environment.describe(packages), None, absent)
+        return Baseline("", variants, to_do.recipe.inputs, environment.describe(packages), None, absent)
 
 
-def suggested(asked: BuildRequest, observer: Observer) -> tuple[str, ...]:
+def suggested(request: BuildRequest, observer: Observer) -> tuple[str, ...]:
     """The variants that a whole build of the recipe, measured here, recommends."""
     report = building.build(
-        asked.recipe,
-        store=Store(asked.store, asked.remote),
-        artifacts=asked.artifacts,
-        overrides=asked.overrides,
-        settings=replace(asked.settings, at_home=True),
+        request.recipe,
+        store=Store(request.store, request.remote),
+        artifacts=request.artifacts,
+        overrides=request.overrides,
+        settings=replace(request.settings, at_home=True),
         observer=observer,
     )
     return suggested_by(report)
 
 
-def suggested_with(interpreter: str, asked: BuildRequest, log: Path) -> tuple[str, ...]:
+def suggested_with(interpreter: str, request: BuildRequest, log: Path) -> tuple[str, ...]:
     """What `suggested` gives, by another interpreter. Raises as `build_with` does."""
-    return _run("serve_suggestion", interpreter, asked, tuple[str, ...], log)
+    return _run("serve_suggestion", interpreter, request, tuple[str, ...], log)
 
 
-def _run(function: str, interpreter: str, asked: BuildRequest, gives: type[T], log: Path) -> T:
+def _run(function: str, interpreter: str, request: BuildRequest, gives: type[T], log: Path) -> T:
     try:
-        return run(f"{__name__}:{function}", asked, gives, interpreter=interpreter, log=log)
+        return run(f"{__name__}:{function}", request, gives, interpreter=interpreter, log=log)
     except NoModuleError as error:
         raise MissingError(
             f"the baseline's interpreter cannot build the recipe: {error.message}",
@@ -92,7 +92,7 @@ def _run(function: str, interpreter: str, asked: BuildRequest, gives: type[T], l
         ) from error
 
 
-def build_with(interpreter: str, asked: BuildRequest, observer: Observer, log: Path) -> Baseline:
+def build_with(interpreter: str, request: BuildRequest, observer: Observer, log: Path) -> Baseline:
     """What `build` gives, by another interpreter.
 
     Raises `MissingError` where that lacks what the recipe needs.
@@ -101,7 +101,7 @@ def build_with(interpreter: str, asked: BuildRequest, observer: Observer, log: P
     observer.started(step)
     began = time.monotonic()
     try:
-        baseline = _run("serve", interpreter, asked, Baseline, log)
+        baseline = _run("serve", interpreter, request, Baseline, log)
     except OptcliError as error:
         observer.failed(step, error.message)
         raise
@@ -137,7 +137,7 @@ def interpreter_of(place: Path) -> str:
 def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | None]:
     """Versions of packages that another interpreter has. Raises `MissingError` where it cannot say."""
     code = (
-        f"import json, sys; sys.path[:] = [*filter(None, sys.path), {str(_BESIDE)!r}]\n"
+        f"import json, sys; sys.path[:] = [*filter(None, sys.path), {str(_INSTALLED_IN)!r}]\n"
         "from optcli.environment import versions\n"
         "print(json.dumps(versions(json.loads(sys.argv[1]))))"
     )

@@ -24,7 +24,7 @@ from optcli.pipeline.making import Phases, make, planned
 from optcli.pipeline.on_devices import joined
 from optcli.pipeline.places import HERE as THIS_MACHINE
 from optcli.pipeline.places import Here, Place
-from optcli.pipeline.plan import Plan, device_of
+from optcli.pipeline.plan import BuildPlan, device_of
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe, load
 from optcli.report.gate import changes_in_words, kinds_of
@@ -40,9 +40,6 @@ _TIMED = ("p50", "p95", "slo")
 
 
 _MOST_TOLD = 3
-
-
-__all__ = ["GateRun", "gate"]
 
 
 def gate(
@@ -87,10 +84,10 @@ def gate(
         labels.say(to_do.recipe, observer)
         places = stack.enter_context(devices_of(options.ray, demanded, to_do, store, observer))
         made = make(to_do, store, observer, settings, Phases())
-        mine = candidates(made, list(names))
-        packages = sorted({package for side in mine.values() for package in side.packages})
+        candidate_sides = candidates(made, list(names))
+        packages = sorted({package for side in candidate_sides.values() for package in side.packages})
         before = origin.made(list(names), packages)
-        variants = sides(mine, before)
+        variants = sides(candidate_sides, before)
         missing = [*missing, *_committed(reference, root, store)]
         changes = _changes(origin, made.plan.recipe, variants, missing, store.digests, options)
         then, now = origin.terms, terms_of(made.plan.recipe, store.digests)
@@ -213,7 +210,7 @@ def _protocol(settings: GateSettings, gating: Gating) -> dict[str, Any]:
 
 @contextmanager
 def devices_of(
-    ray: str | None, settings: GateSettings, plan: Plan, store: Store, observer: Observer
+    ray: str | None, settings: GateSettings, plan: BuildPlan, store: Store, observer: Observer
 ) -> Iterator[tuple[Place, ...]]:
     """The places of `gate.devices` in their order; this machine where it names none.
 

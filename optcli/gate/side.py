@@ -97,14 +97,14 @@ def candidates(made: BuiltPlan, names: Sequence[str]) -> dict[str, Side]:
     return judged
 
 
-def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
+def sides(side_by_name: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
     """Each candidate with what it is compared with.
 
     Where the candidate's recipe leaves its shapes open, they are the baseline's: what each side's build
     has measured to be faster, on whatever day, is no difference between the two.
     """
     paired = {}
-    for name, side in mine.items():
+    for name, side in side_by_name.items():
         then = before.variants.get(name)
         now = _shaped_as(side.now, then) if then is not None and side.open_shapes else side.now
         paired[name] = replace(side, now=now, before=then, absent=before.absent.get(name))

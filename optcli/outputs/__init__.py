@@ -4,32 +4,7 @@
 What judges, decodes or compares outputs asks here.
 """
 
-from __future__ import annotations
-
 from optcli.outputs.describing import FileOutput, SampleOutput, class_count, decoded_names, describe
 from optcli.outputs.guessing import Guess, Probe, decoding, guess, guessed_decoding, meanings
 from optcli.outputs.meaning import WORDS, Exported, OutputMeaning, OutputPart, exported
-from optcli.outputs.seen import facts_of, of_facts, options_beside, probe_of
-
-__all__ = [
-    "WORDS",
-    "FileOutput",
-    "Exported",
-    "Guess",
-    "OutputMeaning",
-    "OutputPart",
-    "Probe",
-    "SampleOutput",
-    "class_count",
-    "decoded_names",
-    "decoding",
-    "describe",
-    "exported",
-    "facts_of",
-    "guess",
-    "guessed_decoding",
-    "meanings",
-    "of_facts",
-    "options_beside",
-    "probe_of",
-]
+from optcli.outputs.seen import decoding_options_of, facts_of, of_facts, probe_of

@@ -39,13 +39,12 @@ class Probe:
 
     `largest` is the largest of the first two numbers of its rows: boxes in pixels reach to the size
     of the image, those that are not decoded yet only to a few cells. `rows` says that it holds rows x1,
-    y1, x2, y2, score, class. `beside` are options of a decoding that boxes and scores lead to, which
-    are two outputs.
+    y1, x2, y2, score, class. `decoding_options` are those of boxes and scores, which are two outputs.
     """
 
     largest: float
     rows: bool
-    beside: str = ""
+    decoding_options: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ def guess(
     """What the outputs most likely are. `classes` is how many the data have, where there are data."""
     shape: Shape = (outputs[0].shape if outputs else None) or ()
     known = exported(metadata or {})
-    size = _size(inputs)
+    size = image_size([spec for spec in inputs if len(spec.shape) == 4])
     if known is not None:
         return _exported(outputs, known, size)
-    several = _several(outputs, classes, probe.beside if probe else "")
+    several = _several(outputs, classes, probe.decoding_options if probe else "")
     if several is not None:
         return several
     if len(shape) == 2 and isinstance(shape[1], int):
@@ -147,15 +146,10 @@ def guessed_decoding(
     return None if choice else settings
 
 
-def _size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
-    """Height and width of the image that a network takes; other inputs may stand before it."""
-    return image_size([spec for spec in inputs if len(spec.shape) == 4])
-
-
 def _is_map(shape: Shape, height: int, width: int) -> bool:
     """Scores of the image's own size, or of a fraction of it."""
-    pairs = [(mine, whole) for mine, whole in zip(shape[2:], (height, width), strict=True) if mine]
-    return all(not isinstance(mine, int) or whole >= mine > whole // 64 for mine, whole in pairs)
+    pairs = [(size, whole) for size, whole in zip(shape[2:], (height, width), strict=True) if size]
+    return all(not isinstance(size, int) or whole >= size > whole // 64 for size, whole in pairs)
 
 
 def _is_prototypes(shape: Shape | None, height: int, width: int) -> bool:

@@ -257,7 +257,7 @@ def run_lengths(changes: np.ndarray, pixels: int) -> str:
     return text.decode("ascii")
 
 
-def beside(how: Mapping[str, Any]) -> tuple[str, ...]:
+def further_outputs(how: Mapping[str, Any]) -> tuple[str, ...]:
     """What a detection has beside its box by its settings: the keys of `described`."""
     masks = how.get("prototypes") is not None or how.get("masks") is not None
     there = {"mask": masks, "keypoints": how.get("keypoints") is not None, "corners": how.get("angle")}

@@ -70,7 +70,7 @@ def probe_of(rows: np.ndarray) -> Probe | None:
     return Probe(largest, ordered and whole)
 
 
-def options_beside(outputs: Sequence[np.ndarray]) -> str:
+def decoding_options_of(outputs: Sequence[np.ndarray]) -> str:
     """How to read boxes `[batch, n, 4]` and scores `[batch, n, classes]`, by what noise led to.
 
     The options of `postprocess: {boxes: ...}`; empty for other outputs, and where scores are logits.

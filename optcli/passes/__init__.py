@@ -30,11 +30,11 @@ class Job:
     `out` is an empty folder to write the artifact into. `origin` is the model as it came from its
     source, for a pass that `reads_origin`. A data role is None unless the pass names it in `roles()`.
     `device` is `cpu` or `cuda`: the pass's own option of that name, where it has one.
-    `cache` is a folder that outlives the step, for what other steps can use too, a timing cache say:
-    whoever writes there makes it. None: nothing can be kept.
+    `cache` is a folder that outlives the step, for what other steps can use too, such as a timing
+    cache. It may not exist yet: the pass makes it. None: there is no such folder.
     `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
     writes there makes it, and it is removed once the step is done. None: nothing can be kept.
-    `temporary` is an empty folder beside `out`, for what is only needed on the way: see `beside`.
+    `temporary` is an empty folder beside `out`, for what is only needed on the way: see `work_folder`.
     `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
     `preparation` has the steps of the recipe's `prepare` as `data.images` reads them, and the `layout`,
     for a pass that `reads_preparation`; None where the recipe has none. `postprocess` is how a
@@ -60,7 +60,7 @@ class Job:
     postprocess: tuple[str, Mapping[str, Any]] | None = None
 
     @property
-    def beside(self) -> Path:
+    def work_folder(self) -> Path:
         """Where to make temporary folders: on the disk of `out`, which has room for models."""
         return self.temporary or self.out.parent
 
@@ -119,12 +119,12 @@ class Pass(Settings):
     imports_ahead: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def produces(self, source: Format) -> Format:
-        """The format made from one of `accepts`, decided from the options alone."""
-
-    @abstractmethod
     def run(self, source: Artifact, job: Job) -> Made:
         """Write the artifact into `job.out`. Whatever it raises fails this step and no other."""
+
+    def produces(self, source: Format) -> Format:
+        """The format made from one of `accepts`, decided from the options alone; here the same."""
+        return source
 
     def roles(self) -> tuple[Role, ...]:
         """The data roles that are read with these options."""

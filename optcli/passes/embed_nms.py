@@ -23,7 +23,7 @@ OUTPUT = "detections"
 _OPSET = 18
 _FLOAT, _INT64 = 1, 7  # TensorProto's
 # What a row of detections does not hold.
-_BESIDE = ("labels", "prototypes", "masks", "keypoints", "angle", "original")
+_NOT_EMBEDDED = ("labels", "prototypes", "masks", "keypoints", "angle", "original")
 
 
 class EmbedNms(Pass):
@@ -40,9 +40,6 @@ class EmbedNms(Pass):
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
     needs: ClassVar[Needs] = Needs(("onnx",))
     reads_postprocess: ClassVar[bool] = True
-
-    def produces(self, source: Format) -> Format:
-        return source
 
     def run(self, source: Artifact, job: Job) -> Made:
         kind, how = _decoding(job)
@@ -76,10 +73,10 @@ def _decoding(job: Job) -> tuple[str, Mapping[str, Any]]:
     kind, how = job.postprocess
     if kind == "rows":
         raise StepError("the outputs are rows of detections already", hint="leave the pass out")
-    beside = [name for name in _BESIDE if how.get(name)]
-    if beside:
+    further = [name for name in _NOT_EMBEDDED if how.get(name)]
+    if further:
         hint = "leave the pass out: the server decodes such detectors"
-        raise StepError(f"`{beside[0]}` cannot stand in a row of six numbers", hint=hint)
+        raise StepError(f"`{further[0]}` cannot stand in a row of six numbers", hint=hint)
     return kind, how
 
 

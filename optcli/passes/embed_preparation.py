@@ -52,9 +52,6 @@ class EmbedPreparation(Pass):
     )
     layout: Literal["nhwc", "nchw"] = Field("nhwc", description="order of the dimensions of the pixels")
 
-    def produces(self, source: Format) -> Format:
-        return source
-
     def run(self, source: Artifact, job: Job) -> Made:
         steps = _steps(job)
         spec = _image_input(job.inputs, steps)

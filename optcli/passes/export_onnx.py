@@ -106,7 +106,7 @@ class ExportOnnx(Pass):
                 hint="set `exporter: dynamo`, or take the pass `export` out",
             )
         model = flat(network(source), job.inputs)
-        with tempfile.TemporaryDirectory(dir=job.beside) as folder:
+        with tempfile.TemporaryDirectory(dir=job.work_folder) as folder:
             with torch.no_grad(), plain_attention():
                 torch.onnx.export(
                     model,

@@ -159,9 +159,6 @@ class Finetune(Pass):
             raise ValueError("`label_smoothing` acts on labels, which `distillation_weight: 1` ignores")
         return self
 
-    def produces(self, source: Format) -> Format:
-        return source
-
     def requires(self) -> Needs:
         return needs_of(self.device, self.needs)
 

@@ -123,7 +123,7 @@ def _optimize(model: ModelProto, level: str, to: str, job: Job) -> None:
             f"the model has {model.ByteSize() / 1e9:.1f} GB, the format ort holds 2 GB",
             hint="set `to: onnx`",
         )
-    with tempfile.TemporaryDirectory(dir=job.beside) as folder:
+    with tempfile.TemporaryDirectory(dir=job.work_folder) as folder:
         onnx_format.save(model, Path(folder))
         file = ort_format.FILE if to == "ort" else onnx_format.FILE
         options = onnxruntime.SessionOptions()

@@ -42,12 +42,12 @@ class Prune(Pass):
     reach an output or are shuffled, and the width of attention. In a vision transformer it prunes the
     hidden layers of the MLPs. `blocks` and `block_ratio` remove blocks with a shortcut, before any
     channel: residual blocks, transformer layers, and units as in ShuffleNet, which join their input
-    with what they compute. In a network without a shortcut they remove modules that have parts and keep
-    the shape of their input, such as Fire modules of SqueezeNet. The pass runs the network without each
-    of them on calibration samples. It removes the one without which the outputs change least, relative
-    to its cost, and tries the others again. The cost is a block's multiply-accumulates, and 100,000
-    more for each of its operators. Nothing is trained here, so accuracy drops. `reconstruct` brings
-    much of it back in seconds, `finetune` nearly all.
+    with what they compute. In a network without shortcuts they remove modules that consist of others
+    and give outputs of their input's shape, such as Fire modules of SqueezeNet. The pass runs the
+    network without each of them on calibration samples. It removes the one without which the outputs
+    change least, relative to its cost, and tries the others again. The cost is a block's multiply-
+    accumulates, and 100,000 more for each of its operators. Nothing is trained here, so accuracy drops.
+    `reconstruct` brings much of it back in seconds, `finetune` nearly all.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)

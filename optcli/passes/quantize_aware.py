@@ -214,7 +214,7 @@ class QuantizeAware(Finetune):
         ignored = matching(self.ignored_modules, names, "ignored_modules")
         # Exported in FP32 first: it tells what kind of network it is, and whether it can be exported at
         # all, which should not be found out after the training.
-        with tempfile.TemporaryDirectory(dir=job.beside) as folder:
+        with tempfile.TemporaryDirectory(dir=job.work_folder) as folder:
             floats = self._exported_floats(model, source, job, Path(folder))
             ready = QuantizeNncf(
                 preset=self.preset, model_type=self.model_type, samples=self.samples, smooth_quant=False
@@ -256,7 +256,7 @@ class QuantizeAware(Finetune):
         if self.to == "onnx":
             onnx_format.save(model, job.out)
             return _counted(QuantizeNncf.quantized_operators(model))
-        with tempfile.TemporaryDirectory(dir=job.beside) as folder:
+        with tempfile.TemporaryDirectory(dir=job.work_folder) as folder:
             onnx_format.save(model, Path(folder))
             ToOpenvino().run(replace(source, format=Format.ONNX, path=Path(folder)), job)
         return _counted(QuantizeNncf.quantized_operators(openvino_format.open(job.out)))

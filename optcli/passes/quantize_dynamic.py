@@ -69,9 +69,6 @@ class QuantizeDynamic(Pass):
             raise ValueError("`engine` is for torch networks, `types` and `reduce_range` for ONNX")
         return self
 
-    def produces(self, source: Format) -> Format:
-        return source
-
     def run(self, source: Artifact, job: Job) -> Made:
         if source.format == Format.ONNX:
             return self._run_onnx(source, job)
@@ -87,7 +84,7 @@ class QuantizeDynamic(Pass):
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         require_floats(source.precision)
-        with tempfile.TemporaryDirectory(dir=job.beside) as folder, quiet():
+        with tempfile.TemporaryDirectory(dir=job.work_folder) as folder, quiet():
             work = Path(folder)
             why = "older ones know no scale per channel"
             model = modern(

@@ -221,7 +221,7 @@ class QuantizeNncf(Pass):
             if not more:
                 break
             ruined |= more
-            neighbours = layer_errors.around(ready.model, more)
+            neighbours = layer_errors.neighbours_of(ready.model, more)
             ignored |= {*more} if self.target == "tensorrt" else neighbours
             ready.arguments["ignored_scope"] = self._ignored(sorted(ignored))
         if self.target == "tensorrt":

@@ -181,7 +181,7 @@ class QuantizeOnnxruntime(Pass):
             why, least_opset = "older ones know no FP8", _FP8_OPSET
         elif wide:
             why, least_opset = "older ones know no integers of 16 bits", _WIDE_OPSET
-        with tempfile.TemporaryDirectory(dir=job.beside) as folder, quiet():
+        with tempfile.TemporaryDirectory(dir=job.work_folder) as folder, quiet():
             work = Path(folder)
             model = modern(source_model, least_opset, job, why, full_precision=True)
             transformer = self._is_transformer(model)
@@ -273,7 +273,7 @@ class QuantizeOnnxruntime(Pass):
             if not more:
                 break
             ruined |= more
-            neighbours = {*more} if grids.for_tensorrt else layer_errors.around(model, more)
+            neighbours = {*more} if grids.for_tensorrt else layer_errors.neighbours_of(model, more)
             ignored = {*scope.ignored, *neighbours}
             if scope.names and ignored.issuperset(scope.names):  # without names all would be quantized
                 layer_errors.require_layers((), ruined, self.least_layer_sqnr)

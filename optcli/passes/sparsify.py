@@ -53,9 +53,6 @@ class Sparsify(Pass):
             raise ValueError("`pattern: 2:4` ranks within four weights: leave out `global_ranking`")
         return self
 
-    def produces(self, source: Format) -> Format:
-        return source
-
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 

@@ -69,9 +69,6 @@ class WeightsOnly(Pass):
             raise ValueError("`four_bit_ratio` needs `bits: 4`")
         return self
 
-    def produces(self, source: Format) -> Format:
-        return source
-
     def run(self, source: Artifact, job: Job) -> Made:
         if source.format == Format.ONNX:
             return self._run_onnx(source, job)

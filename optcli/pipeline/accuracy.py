@@ -25,7 +25,7 @@ from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.decoding import least_score, of_own_form, own_postprocess, with_decoding
 from optcli.pipeline.doubted_answers import Looking, remarks_of
 from optcli.pipeline.places import EvaluationOrder, Nodes
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import BuildPlan
 from optcli.pipeline.prepared import PreparedSamples
 from optcli.pipeline.terms import code_of, evaluated_on, judged_by, judging_code, judging_files
 from optcli.recipe import Recipe
@@ -94,7 +94,7 @@ class EvaluationContext:
 
 
 def judge(
-    plan: Plan, artifacts: Mapping[str, Artifact], context: EvaluationContext
+    plan: BuildPlan, artifacts: Mapping[str, Artifact], context: EvaluationContext
 ) -> tuple[dict[str, Accuracy], dict[str, OptcliError]]:
     """Accuracy of every variant that was built and can run here, and why others have none.
 
@@ -105,7 +105,7 @@ def judge(
     return compare_all(subjects(plan, artifacts), plan.baseline, context)
 
 
-def subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
+def subjects(plan: BuildPlan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
     """The variants that were built and can run here."""
     return [
         Subject(v.name, artifacts[v.name], v.runner_name, v.runner, v.runner_options(plan.threads))
@@ -115,7 +115,7 @@ def subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
 
 
 def evaluations(
-    plan: Plan, artifacts: Mapping[str, Artifact], context: EvaluationContext
+    plan: BuildPlan, artifacts: Mapping[str, Artifact], context: EvaluationContext
 ) -> tuple[dict[str, str], float]:
     """The key of each evaluation that `judge` has used, by variant, and the score that counts.
 
@@ -191,15 +191,15 @@ class _Judging:
         """What is known of the data, and what the baseline's answers say of them."""
         context, base = self._context, self.baseline
         assert base is not None
-        asked = self._of(base)
+        ingredients = self._of(base)
         log = context.logs / f"{base.name}.preparations.log"
         looking = Looking(context.store, log, context.timeout_s)
         return remarks_of(
             context.recipe,
-            key_of(asked),
+            key_of(ingredients),
             base.artifact.facts,
             looking,
-            lambda: self._evaluation(base, asked).path,
+            lambda: self._evaluation(base, ingredients).path,
             None if base.interpreter or base.answers else lambda path: self._request(base, path, None),
         )
 
@@ -400,7 +400,7 @@ class _Judging:
         nodes = None if judging_files(context.recipe) else context.nodes  # such files stay here
         if nodes is None or subject.interpreter is not None or runner.requires().gpu:
             return None
-        asked = EvaluationOrder(
+        order = EvaluationOrder(
             step=step,
             key=key_of(ingredients),
             artifact=subject.artifact,
@@ -413,7 +413,7 @@ class _Judging:
             scratch=bench,
             timeout_s=context.timeout_s,
         )
-        return nodes.evaluating(asked)
+        return nodes.evaluating(order)
 
     def _of(self, subject: Subject) -> dict[str, Any]:
         """What decides the outputs and the metric of a subject."""

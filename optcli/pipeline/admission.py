@@ -17,7 +17,7 @@ from optcli.artifact import CODE, SCANNED, Format
 from optcli.errors import InputError, MissingError, OptcliError, TrustError
 from optcli.models import formats
 from optcli.pipeline.messages import WrittenArtifact
-from optcli.pipeline.plan import Plan, Step
+from optcli.pipeline.plan import BuildPlan, Step
 from optcli.pipeline.trusting import doubts_of, why_opened_free
 from optcli.settings import TensorSpec
 from optcli.store import Entry
@@ -74,7 +74,7 @@ class ArtifactAdmission(RecordAdmission):
     free: str = ""
 
     @classmethod
-    def of(cls, step: Step, plan: Plan, *, trust: bool) -> ArtifactAdmission:
+    def of(cls, step: Step, plan: BuildPlan, *, trust: bool) -> ArtifactAdmission:
         """Of what a step of a plan makes."""
         free = why_opened_free(step, plan)[1] if step.format in SCANNED else ""
         return cls(format=step.format, trust=trust, free=free)

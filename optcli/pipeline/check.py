@@ -191,7 +191,7 @@ def _hint(
     if not guessed:
         return wrong
     for low, high in _USUAL_RANGES:
-        kind, size, feed = next(feeds(_told(inputs, guessed, low, high), None))
+        kind, size, feed = next(feeds(_reported(inputs, guessed, low, high), None))
         error = relative_error(parent.run(feed), _run(child, feed, kind, size))
         if error <= tolerance:
             finding = f"on values between {low:g} and {high:g} they differ by {error:.2g} only"
@@ -293,7 +293,7 @@ def _range_hint(model: Runner, inputs: Sequence[TensorSpec], probe: Path | None)
     if not guessed:
         return wrong
     for low, high in _USUAL_RANGES:
-        _, _, feed = next(feeds(_told(inputs, guessed, low, high), None))
+        _, _, feed = next(feeds(_reported(inputs, guessed, low, high), None))
         if not any(_wrong_values(array) for array in model.run(feed).values()):
             finding = f"on values between {low:g} and {high:g} it holds none"
             return f"{finding}: {_declare(guessed, f'[{low:g}, {high:g}]')}; else {wrong}"
@@ -318,7 +318,7 @@ def _guessed(inputs: Sequence[TensorSpec], probe: Path | None) -> list[TensorSpe
     return [spec for spec in fed(inputs) if spec.range is None and spec.dtype.startswith("float")]
 
 
-def _told(
+def _reported(
     inputs: Sequence[TensorSpec], guessed: Sequence[TensorSpec], low: float, high: float
 ) -> list[TensorSpec]:
     return [s.model_copy(update={"range": (low, high)}) if s in guessed else s for s in inputs]

@@ -126,7 +126,7 @@ def _may_hold_boxes(
 def with_decoding(recipe: Recipe, baseline: Artifact, observer: Observer) -> tuple[Recipe, bool]:
     """The recipe with the decoding of its baseline, and whether that is a guess.
 
-    The observer is told of a decoding that the recipe does not have.
+    The observer hears of a decoding that the recipe does not have.
     """
     detector = decoding_of(recipe, baseline)
     if detector.words is None:

@@ -12,7 +12,7 @@ from optcli.pipeline.execute import StepResult
 from optcli.pipeline.exit_status import exit_status
 from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.on_devices import OnDevice
-from optcli.pipeline.plan import Plan, PlannedVariant
+from optcli.pipeline.plan import BuildPlan, PlannedVariant
 from optcli.pipeline.terms import terms_of
 from optcli.pipeline.verdicts import changes_network, parent_of
 from optcli.recipe import Recipe
@@ -34,7 +34,7 @@ from optcli.store import Store
 
 def report_on(
     on_device: OnDevice,
-    whole_plan: Plan,
+    whole_plan: BuildPlan,
     done: Mapping[str, StepResult],
     judged: Mapping[str, Accuracy],
     failures: Mapping[str, OptcliError],
@@ -49,15 +49,15 @@ def report_on(
     recipe, plan = whole_plan.recipe, on_device.plan
     failures = {**on_device.failures, **failures}
     stands = plan.baseline in on_device.measured.rows and plan.baseline not in failures
-    measured = beside(plan, on_device.measured, baseline_stands=stands)
+    measured = compared(plan, on_device.measured, baseline_stands=stands)
 
-    def about(variant: PlannedVariant, plan: Plan) -> VariantReport:
+    def about(variant: PlannedVariant, plan: BuildPlan) -> VariantReport:
         return verdicts.variant_report(
             variant, plan, done, measured, judged, failures, store, on_device.logs
         ).model_copy(update={"sweep": on_device.swept.get(variant.name)})
 
     there = {variant.name: about(variant, plan) for variant in plan.variants}
-    there = beside_fp32(plan, measured, there)
+    there = compared_with_fp32(plan, measured, there)
     variants = {
         each.name: there[each.name]
         if each.name in there
@@ -90,9 +90,9 @@ def report_on(
 
 def _without_latency(recipe: Recipe) -> Advice:
     """What a build says that measured no latency."""
-    asked = ["slo"] if recipe.slo is not None else []
-    asked += ["latency.min_speedup"] if recipe.latency.min_speedup is not None else []
-    open_ones = f", {wording.listed(asked)} not judged" if asked else ""
+    needed = ["slo"] if recipe.slo is not None else []
+    needed += ["latency.min_speedup"] if recipe.latency.min_speedup is not None else []
+    open_ones = f", {wording.listed(needed)} not judged" if needed else ""
     sentence = f"Latency was not measured (latency: off){open_ones}: no variant is recommended."
     return Advice(recommended=None, sentence=sentence, by_batch={})
 
@@ -146,7 +146,7 @@ def _has_service_level(recipe: Recipe) -> bool:
     return recipe.slo is not None and bool(recipe.slo.bounds)
 
 
-def beside(plan: Plan, measured: LatencyResults, *, baseline_stands: bool) -> LatencyResults:
+def compared(plan: BuildPlan, measured: LatencyResults, *, baseline_stands: bool) -> LatencyResults:
     """What was measured, each row with its speed-up over the baseline and over its parent, if any."""
     parents = {variant.name: parent_of(variant, plan) for variant in plan.variants}
     base = measured.rows.get(plan.baseline, ()) if baseline_stands else ()
@@ -184,8 +184,8 @@ def _against(measured: LatencyResults, name: str, other: str, batch_size: int) -
     return None if ratio is None else Against(variant=other, speedup=ratio)
 
 
-def beside_fp32(
-    plan: Plan, measured: LatencyResults, variants: Mapping[str, VariantReport]
+def compared_with_fp32(
+    plan: BuildPlan, measured: LatencyResults, variants: Mapping[str, VariantReport]
 ) -> dict[str, VariantReport]:
     """The variants, each row with its speed-up over the fastest accepted one in fp32 at its batch size.
 
@@ -214,7 +214,7 @@ def _over_fp32(
     return row.model_copy(update={"over_fp32": _against(measured, name, reference, row.batch_size)})
 
 
-def _fastest_fp32(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[int, str]:
+def _fastest_fp32(plan: BuildPlan, variants: Mapping[str, VariantReport]) -> dict[int, str]:
     """By batch size; none where what seems to be the fastest was disturbed: it may be faster still."""
     fastest: dict[int, tuple[float, str, bool]] = {}
     for variant in plan.variants:

@@ -63,7 +63,7 @@ def remarks_of(
     entry = looking.store.get(_STEP, own, admission=admission)
     if entry is None:
         try:
-            fresh = _found(recipe, expected, looking, answers(), request)
+            fresh = _doubts(recipe, expected, looking, answers(), request)
         except OptcliError:  # the figure stands without it
             return recipe.data_remarks
         record = messages.to_record(_Remarks(tuple(fresh)))
@@ -85,7 +85,7 @@ def _expected(recipe: Recipe, facts: Mapping[str, Any]) -> tuple[float, str] | N
     return (float(value), str(known.get("by"))) if isinstance(value, int | float) else None
 
 
-def _found(
+def _doubts(
     recipe: Recipe,
     expected: tuple[float, str] | None,
     looking: Looking,

@@ -33,7 +33,7 @@ from optcli.pipeline.messages import (
     WrittenArtifact,
 )
 from optcli.pipeline.places import Nodes
-from optcli.pipeline.plan import Plan, Step, prepared_role
+from optcli.pipeline.plan import BuildPlan, Step, prepared_role
 from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
@@ -119,7 +119,9 @@ def evaluating_nodes(ray: str | None, store: Store, observer: Observer) -> Itera
 class Execution:
     """Carries out the steps of one plan. Use as a context manager: leaving it ends the fork server."""
 
-    def __init__(self, plan: Plan, store: Store, observer: Observer, settings: BuildSettings) -> None:
+    def __init__(
+        self, plan: BuildPlan, store: Store, observer: Observer, settings: BuildSettings
+    ) -> None:
         self._plan = plan
         self._store = store
         self._observer = observer

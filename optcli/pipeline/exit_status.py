@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from optcli.errors import ExitCode, OptcliError
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import BuildPlan
 from optcli.report.recommendation import Advice
 from optcli.results import Outcome, VariantReport
 
@@ -22,7 +22,7 @@ class ExitStatus:
 
 
 def exit_status(
-    plan: Plan,
+    plan: BuildPlan,
     variants: Mapping[str, VariantReport],
     errors: Mapping[str, OptcliError],
     advice: Advice,
@@ -53,14 +53,14 @@ def _failed(
         yield ExitStatus(code, f"{', '.join(names) or 'a step'} failed")
 
 
-def _missing(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
+def _missing(plan: BuildPlan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
     for variant in plan.variants:
         if variant.missing and variant.required:
             reason = variants[variant.name].reason or "something is missing"
             yield ExitStatus(ExitCode.MISSING, f"{variant.name} is required and was skipped: {reason}")
 
 
-def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
+def _marked(plan: BuildPlan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
     """Blocking verdicts on what the recipe asks for: the baseline, and what it marks.
 
     What it marks and what cannot run here has none, and is undecided.
@@ -81,7 +81,7 @@ def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[ExitS
                 )
 
 
-def _asks(plan: Plan) -> bool:
+def _asks(plan: BuildPlan) -> bool:
     """Whether the recipe judges anything that only running a variant can measure."""
     recipe = plan.recipe
     return (
@@ -89,7 +89,7 @@ def _asks(plan: Plan) -> bool:
     )
 
 
-def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
+def _none_accepted(plan: BuildPlan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
     """Where verdicts block every variant that was run, the first that applies of their codes."""
     run = {name: blocked(each) for name, each in _run(plan, variants).items()}
     if not run or any(outcome == "accept" for outcome, _ in run.values()):
@@ -101,7 +101,7 @@ def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterato
     yield ExitStatus(ExitCode.of(outcome), f"no variant is accepted: {'; '.join(blocked_variants)}")
 
 
-def _run(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[str, VariantReport]:
+def _run(plan: BuildPlan, variants: Mapping[str, VariantReport]) -> dict[str, VariantReport]:
     """The variants beside the baseline that were built and run."""
     return {
         name: variant
@@ -123,7 +123,7 @@ def blocked(variant: VariantReport) -> tuple[Outcome, list[str]]:
     return "accept", []
 
 
-def _done(plan: Plan, variants: Mapping[str, VariantReport], advice: Advice) -> str:
+def _done(plan: BuildPlan, variants: Mapping[str, VariantReport], advice: Advice) -> str:
     first = next(iter(advice.by_batch.values()), None)
     if plan.recipe.latency.is_off:
         reason = "the build is done, latency was not measured"

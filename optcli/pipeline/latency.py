@@ -16,7 +16,7 @@ from optcli.measure.latency import Candidate, LatencyOrder, Measured, SweepOrder
 from optcli.measure.latency.summary import quantiles
 from optcli.pipeline import keys
 from optcli.pipeline.places import MeasuringContext
-from optcli.pipeline.plan import Plan, PlannedVariant
+from optcli.pipeline.plan import BuildPlan, PlannedVariant
 from optcli.results import Estimate, Latency, Sweep
 from optcli.store import key_of
 
@@ -63,7 +63,7 @@ class LatencyResults:
         return None if other is None else _inverse(other)
 
 
-def measure(plan: Plan, context: MeasuringContext, samples: Path, logs: Path) -> LatencyResults:
+def measure(plan: BuildPlan, context: MeasuringContext, samples: Path, logs: Path) -> LatencyResults:
     """Measure the variants that were built and can run at a place, or take it from the store.
 
     A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
@@ -115,19 +115,19 @@ def measure(plan: Plan, context: MeasuringContext, samples: Path, logs: Path) ->
     return results
 
 
-def _is_decided(plan: Plan, measured: Measured) -> bool:
+def _is_decided(plan: BuildPlan, measured: Measured) -> bool:
     """Whether everything was measured, on a machine that was fit for every figure that is wanted."""
     lost = _wants_p99(plan) and latency.lost_p99(measured)
     is_certain = not latency.undecided(measured) and not lost
     return not measured.failures and is_certain
 
 
-def _wants_p99(plan: Plan) -> bool:
+def _wants_p99(plan: BuildPlan) -> bool:
     return plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None
 
 
 def _ids(
-    plan: Plan, variants: list[PlannedVariant], artifacts: Mapping[str, Artifact]
+    plan: BuildPlan, variants: list[PlannedVariant], artifacts: Mapping[str, Artifact]
 ) -> dict[str, str]:
     """Identities by variant. Two variants that are the same are measured both: the second is `…#2`."""
     ids: dict[str, str] = {}
@@ -139,7 +139,7 @@ def _ids(
 
 
 def _ingredients(
-    plan: Plan,
+    plan: BuildPlan,
     variants: list[PlannedVariant],
     ids: dict[str, str],
     context: MeasuringContext,
@@ -221,7 +221,7 @@ def _of_record(record: dict[str, Any], ids: dict[str, str]) -> LatencyResults:
     )
 
 
-def sweep_all(plan: Plan, context: MeasuringContext, logs: Path) -> dict[str, Sweep]:
+def sweep_all(plan: BuildPlan, context: MeasuringContext, logs: Path) -> dict[str, Sweep]:
     """The sweeps of all variants that were built and can run at a place.
 
     There are none where the recipe asks for none. One that fails has no points and says why. It does

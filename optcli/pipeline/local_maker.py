@@ -51,7 +51,7 @@ class StepWorkers:
         preload: Callable[[], Sequence[str]],
         hear: Callable[[str, StepNews], None],
     ) -> None:
-        """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
+        """`preload` names what the fork server imports, `hear` gets a step's label and its news."""
         self._threads, self._timeout_s = threads, timeout_s
         self.preload, self._hear = preload, hear
         self._server: ForkServer | None = None
@@ -277,8 +277,8 @@ class LocalMaker:
             if request.traits.reads_origin or request.origin.key == request.parent.key:
                 named["origin"] = request.origin
         # Copied while the entries are read: of a large model each takes a tenth of a second.
-        with disk.failures(self.store.root), ThreadPoolExecutor(1) as beside:
-            copied = beside.submit(StepInputs, named, work.parent.parent / "inputs")
+        with disk.failures(self.store.root), ThreadPoolExecutor(1) as pool:
+            copied = pool.submit(StepInputs, named, work.parent.parent / "inputs")
             for entry in _entries(order):
                 if self.store.sound(entry.kind, entry.key) is None:
                     raise StepError(

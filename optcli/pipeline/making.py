@@ -18,7 +18,7 @@ from optcli.pipeline.execute import BuildSettings, Execution, StepResult
 from optcli.pipeline.labels import with_labels
 from optcli.pipeline.local_maker import log_of
 from optcli.pipeline.places import MeasuringContext
-from optcli.pipeline.plan import Plan, PlannedVariant, plan_of
+from optcli.pipeline.plan import BuildPlan, PlannedVariant, plan_of
 from optcli.pipeline.terms import judging_files
 from optcli.pipeline.trusting import is_fetched, measured_as, require_wall
 from optcli.recipe import load
@@ -34,7 +34,7 @@ class BuiltPlan:
     `sample_counts` says how many samples each role of the data has.
     """
 
-    plan: Plan
+    plan: BuildPlan
     done: dict[str, StepResult]
     artifacts: dict[str, Artifact]
     feeds: Path | None
@@ -48,7 +48,7 @@ def planned(
     only: Sequence[str],
     *,
     remember: bool = True,
-) -> Plan:
+) -> BuildPlan:
     """The plan of a recipe; `remember` is that of `with_labels`.
 
     Raises `RecipeError`, `InputError` and `UsageError`.
@@ -66,7 +66,7 @@ def planned(
 
 
 def make(
-    plan: Plan,
+    plan: BuildPlan,
     store: Store,
     observer: Observer,
     settings: BuildSettings,
@@ -115,8 +115,8 @@ def make(
     return BuiltPlan(plan, done, artifacts, feeds, counts)
 
 
-def _with_remarks(plan: Plan, remarks: Sequence[str], observer: Observer) -> Plan:
-    """The plan with what was found out of its samples, which is told here."""
+def _with_remarks(plan: BuildPlan, remarks: Sequence[str], observer: Observer) -> BuildPlan:
+    """The plan with what its samples show; the observer hears of it."""
     for text in remarks:
         observer.warned("data", text)
     data_remarks = tuple(DataRemark(text=text, about="preparation", doubtful=True) for text in remarks)
@@ -130,7 +130,7 @@ def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:
     return [{"key": step.key, **step.ingredients} for step in variant.steps]
 
 
-def _raise_what_fails_all(plan: Plan, done: dict[str, StepResult], store: Store) -> None:
+def _raise_what_fails_all(plan: BuildPlan, done: dict[str, StepResult], store: Store) -> None:
     """Raise the error of the step that reads the model: without a model no variant can be built."""
     key = plan.variants[0].steps[0].key
     source = done.get(key)

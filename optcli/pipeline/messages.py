@@ -1,4 +1,4 @@
-"""The steps of a build as they are ordered: what workers are told, and what they answer."""
+"""The steps of a build as they are ordered: what workers get, and what they answer."""
 
 from __future__ import annotations
 
@@ -158,19 +158,15 @@ class Maker(Protocol):
 
     def open(self) -> None:
         """Raise what would keep the maker from making anything, before anything is made."""
-        ...
 
     def make(self, order: Order, work: Path) -> dict[str, Any]:
         """Write the files of a result into the empty folder `work`; gives its record.
 
         Raises the error of the step, which costs its variants.
         """
-        ...
 
     def stop(self) -> None:
         """End what is being made now, and whatever is begun later."""
-        ...
 
     def close(self) -> None:
         """Give back what the maker holds. Nothing is made any more."""
-        ...

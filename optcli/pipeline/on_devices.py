@@ -15,7 +15,7 @@ from optcli.pipeline import latency, shapes
 from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.making import Phases
 from optcli.pipeline.places import Here, MeasuringContext
-from optcli.pipeline.plan import DEVICES_FOLDER, Device, Plan, devices_of
+from optcli.pipeline.plan import DEVICES_FOLDER, BuildPlan, Device, devices_of
 from optcli.results import Sweep
 from optcli.store import Store
 
@@ -44,7 +44,7 @@ class OnDevice:
     `failures` holds why one could not be. `environment` is that of the device, None: of this machine.
     """
 
-    plan: Plan
+    plan: BuildPlan
     measured: LatencyResults
     swept: dict[str, Sweep]
     failures: dict[str, OptcliError]
@@ -54,7 +54,7 @@ class OnDevice:
 
 
 @contextmanager
-def reached(ray: str | None, plan: Plan, store: Store, observer: Observer) -> Iterator[Reached]:
+def reached(ray: str | None, plan: BuildPlan, store: Store, observer: Observer) -> Iterator[Reached]:
     """The devices of a plan, connected; they are looked for before anything is made.
 
     Raises `UsageError` where a device needs `--ray`, `MissingError` where one cannot be had.
@@ -66,7 +66,7 @@ def reached(ray: str | None, plan: Plan, store: Store, observer: Observer) -> It
 
 @contextmanager
 def joined(
-    ray: str | None, plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
+    ray: str | None, plan: BuildPlan, devices: Sequence[Device], store: Store, observer: Observer
 ) -> Iterator[Mapping[str, RemoteDevice]]:
     """Those of the devices that are other machines, by name; Ray is not imported where none needs it.
 
@@ -100,8 +100,8 @@ def clear(folder: Path) -> None:
 
 def measured(
     reached_devices: Reached,
-    initial_plan: Plan,
-    plan: Plan,
+    initial_plan: BuildPlan,
+    plan: BuildPlan,
     folder: Path,
     context: MeasuringContext,
     phases: Phases,
@@ -128,7 +128,7 @@ def measured(
 
 
 def _measured(
-    plan: Plan,
+    plan: BuildPlan,
     remote: RemoteDevice | None,
     folder: Path,
     context: MeasuringContext,
@@ -163,7 +163,7 @@ def _measured(
     return OnDevice(plan, _named(results, plan.device), swept, failures, samples, logs)
 
 
-def _plan_on(device: Device, remote: RemoteDevice | None, plan: Plan) -> Plan:
+def _plan_on(device: Device, remote: RemoteDevice | None, plan: BuildPlan) -> BuildPlan:
     """The plan of what is measured on a device, with what keeps variants from running there."""
     variants = tuple(each for each in plan.variants if each.name in device.variants)
     if remote is None:

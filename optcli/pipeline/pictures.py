@@ -17,7 +17,7 @@ from optcli.errors import OptcliError, StoreError, raised_as
 from optcli.models.formats import exporter_metadata
 from optcli.pipeline.accuracy import EVALUATION, EvaluationContext, evaluations
 from optcli.pipeline.decoding import decoding_of
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import BuildPlan
 from optcli.recipe import Recipe
 from optcli.results.pictures import FOLDER, Picture, Pictures
 from optcli.results.reading import record_of
@@ -27,7 +27,7 @@ _ABOUT = "pictures.json"
 
 
 def of_build(
-    plan: Plan,
+    plan: BuildPlan,
     artifacts: Mapping[str, Artifact],
     judged: Collection[str],
     context: EvaluationContext,
@@ -56,7 +56,7 @@ def of_build(
 
 
 def _kept_or_drawn(
-    plan: Plan,
+    plan: BuildPlan,
     artifacts: Mapping[str, Artifact],
     others: Collection[str],
     context: EvaluationContext,
@@ -79,7 +79,7 @@ def _kept_or_drawn(
         "code": store.digests.of(Path(pictures.__file__)),
     }
     key = key_of(deciding)
-    stored = _kept(place)
+    stored = _drawn_before(place)
     if stored is not None and stored.key == key:
         return stored
     outputs = {
@@ -141,7 +141,7 @@ def _class_map(recipe: Recipe, baseline: Artifact) -> str | None:
     return next((each.output for each in known if each.parts[0].kind == "class_map"), None)
 
 
-def _kept(place: Path) -> Pictures | None:
+def _drawn_before(place: Path) -> Pictures | None:
     """Pictures of an earlier build that are all there."""
     try:
         stored = Pictures.model_validate(record_of(place / _ABOUT))

@@ -59,7 +59,7 @@ class EvaluationOrder:
 class Nodes(Protocol):
     """Machines that evaluate parts of sample sets."""
 
-    def evaluating(self, asked: EvaluationOrder) -> accuracy.Elsewhere | None:
+    def evaluating(self, order: EvaluationOrder) -> accuracy.Elsewhere | None:
         """Those that do; None where there are none."""
 
 
@@ -68,7 +68,6 @@ class PairMeasurement(Protocol):
 
     def measure(self, count: int) -> Measured:
         """Measure the next `count` pairs; gives all pairs so far. Raises `OptcliError`."""
-        ...
 
 
 class Place(Protocol):
@@ -79,43 +78,33 @@ class Place(Protocol):
     @property
     def name(self) -> str | None:
         """What the recipe calls the machine; None where it asks for no device."""
-        ...
 
     def environment(self, packages: Sequence[str]) -> dict[str, Any]:
         """What makes two runs comparable, with the versions of these packages there."""
-        ...
 
     def machine(self) -> dict[str, Any]:
         """What decides how fast the machine is."""
-        ...
 
     def description(self, packages: Sequence[str]) -> dict[str, Any]:
         """What a report says of the machine, with the versions of these packages there."""
-        ...
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """Static shapes against dynamic ones. Raises `OptcliError` where it could not be done."""
-        ...
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         """What `latency.measure` gives. Raises `OptcliError` where the machine cannot be reached."""
-        ...
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
         """What `latency.sweep` gives. Raises `OptcliError` where it could not be done."""
-        ...
 
     def lacking(self, variant: str) -> tuple[Missing, ...]:
         """What a variant of the plan needs to be run, beside what it needs on this machine."""
-        ...
 
     def alone(self, step: str, observer: Observer) -> AbstractContextManager[None]:
         """Measure alone there as long as the block runs: for `pairs`, which take no lock themselves."""
-        ...
 
     def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> PairMeasurement:
         """Launch pairs of a baseline and a candidate, as `latency.LaunchPairs` takes them."""
-        ...
 
 
 class Here:
@@ -127,20 +116,16 @@ class Here:
         self.name = name
 
     def environment(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
         return environment.describe(packages)
 
     def machine(self) -> dict[str, Any]:
-        """As `Place` says."""
         return environment.machine()
 
     def description(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
         walls = str(confinement.available())
         return {**self.environment(packages), "machine": self.machine(), "confinement": walls}
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
-        """As `Place` says."""
         options = runners.find(request.runner).model_validate(request.options)
         with holding_measurement_lock(step, observer):
             observer.started(step)
@@ -157,25 +142,20 @@ class Here:
             return comparison
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
-        """As `Place` says."""
         with holding_measurement_lock(step, observer):
             return latency.measure(order, logs, observer)
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
-        """As `Place` says."""
         with holding_measurement_lock(step, observer):
             return latency.sweep(order, log, observer)
 
     def lacking(self, variant: str) -> tuple[Missing, ...]:
-        """As `Place` says."""
         return ()
 
     def alone(self, step: str, observer: Observer) -> AbstractContextManager[None]:
-        """As `Place` says."""
         return holding_measurement_lock(step, observer)
 
     def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> PairMeasurement:
-        """As `Place` says."""
         return latency.LaunchPairs(order, logs, observer)
 
 

@@ -85,7 +85,7 @@ class PlannedVariant:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """All that a build will do.
 
     `data_key` names the checked data, None for a recipe without any. `role_keys` names the samples of
@@ -131,7 +131,7 @@ def plan_of(
     traits: Mapping[str, Traits],
     digests: FileDigests,
     only: Sequence[str] = (),
-) -> Plan:
+) -> BuildPlan:
     """Work out every step and its key, without a heavy import.
 
     `traits` holds what a worker found out about the user's own passes, by their `PassUse.place`.
@@ -178,7 +178,7 @@ def plan_of(
     metric = recipe.accuracy.metric if recipe.accuracy else None
     metric = metric if metric is not None and needs_labels(metric) else None
     checked = {"step": "data", "roles": role_keys, "inputs": inputs, "metric": metric}
-    return Plan(
+    return BuildPlan(
         recipe,
         source,
         tuple(variants),
@@ -212,8 +212,8 @@ def _planned(
         runner = find_runner(runner_name)()
     # Where the runner's options ask for a GPU and there is none, the variant is skipped, as where a
     # pass needs one. It does not run on the CPU instead. What is measured elsewhere is built.
-    asked = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu and not away)
-    needs = (*(step.needs for step in steps), asked)
+    gpu_need = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu and not away)
+    needs = (*(step.needs for step in steps), gpu_need)
     missing = tuple(dict.fromkeys(one for each in needs for one in environment.missing(each)))
     unmeasurable = tuple(environment.missing(runner.requires()))
     possible = () if missing else steps
@@ -315,11 +315,11 @@ def devices_of(recipe: Recipe, names: Sequence[str], baseline: str) -> tuple[Dev
     Those of `latency.devices` come first, then those that only variants name. The baseline is measured
     on each: a speed-up holds within a device.
     """
-    asked = {name: recipe.variants[name].devices for name in names}
+    chosen = {name: recipe.variants[name].devices for name in names}
     usual = recipe.latency.devices
-    if usual is None and not any(asked.values()):
+    if usual is None and not any(chosen.values()):
         return (Device(None, None, tuple(names)),)
-    of_variant = {name: own or usual or (_here(recipe),) for name, own in asked.items()}
+    of_variant = {name: own or usual or (_here(recipe),) for name, own in chosen.items()}
     order = dict.fromkeys([*(usual or ()), *(each for own in of_variant.values() for each in own)])
     devices = []
     for name in order:

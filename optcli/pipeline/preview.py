@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import OptcliError
+from optcli.errors import OptcliError, counted
 from optcli.pipeline.admission import ArtifactAdmission
 from optcli.pipeline.making import planned
-from optcli.pipeline.plan import Plan, Step
+from optcli.pipeline.plan import BuildPlan, Step
+from optcli.results.document import Code, Document, Items, Part, Section, table_of_texts
 from optcli.store import Entry, Store
 from optcli.store import explain as store_explain
 
@@ -28,8 +30,8 @@ def preview(
     trust: bool = False,
     remote_only: bool = False,
     tell: Callable[[str, str], None] = lambda step, message: None,
-) -> tuple[list[str], dict[str, Any]]:
-    """What a build would do, without doing it: lines to read, and the same as plain data.
+) -> tuple[Document, dict[str, Any]]:
+    """What a build would do, without doing it: a document, and the same as plain data.
 
     With `explain`, each step that must run comes with the ingredient that differs from the nearest
     result in the store, or in the remote store where one is named. `trust` is that of the build.
@@ -41,56 +43,53 @@ def preview(
     for remark in plan.recipe.data_remarks:
         tell("labels", remark.text)
     with store.connected(tell, uploading=False):
-        return _of_plan(plan, store, explain=explain, trust=trust, remote_only=remote_only)
+        look = _Look(plan, store, trust, remote_only)
+        return _document(look, explain=explain)
 
 
-def _of_plan(
-    plan: Plan, store: Store, *, explain: bool, trust: bool, remote_only: bool
-) -> tuple[list[str], dict[str, Any]]:
+def _document(look: _Look, *, explain: bool) -> tuple[Document, dict[str, Any]]:
+    plan, store = look.plan, look.store
     current = {step.key: step.ingredients for v in plan.variants for step in v.steps}
     current |= plan.data_roles
-    look = _Look(plan, store, trust, remote_only)
     compared: list[Entry] | None = None
-    lines: list[str] = []
+    sections: list[Section] = []
     record: dict[str, Any] = {"recipe": plan.recipe.name, "variants": {}}
-    shown: set[str] = set()
+    states: dict[str, str] = {}
     for variant in plan.variants:
-        lines.append(f"{variant.name}  (runs in {variant.runner_name})")
-        steps = []
+        rows, reasons, steps = [], list[str](), []
         for step in variant.steps:
             state, refused = look.at(step)
-            cached = state == "cached"
-            lines.append(f"  {state:<7} {step.name:<20} {step.format.value:<10} {step.key[:12]}")
-            steps.append({"name": step.name, "key": step.key, "cached": cached})
+            rows.append((step.key[:12], state, step.name, step.format.value))
+            steps.append({"name": step.name, "key": step.key, "cached": state == "cached"})
             if store.remote is not None:
                 steps[-1]["remote"] = state == "remote"
-            if explain and state == "to do" and step.key not in shown:
+            if explain and state == "to do" and step.key not in states:
                 if compared is None:
                     compared = look.compared()
                 others = [entry for entry in compared if entry.key != step.key]
-                ours = _NOTHING if remote_only else store
+                ours = _NOTHING if look.remote_only else store
                 why = [*store_explain(step.ingredients, ours, "artifact", current, others).lines()]
-                why = [refused] if refused else why
-                lines.extend(f"          {line}" for line in why)
-                steps[-1]["why"] = why
-            shown.add(step.key)
-        for one in variant.missing:
-            lines.append(f"  skipped: {one.what} ({one.hint})")
-        for one in variant.unmeasurable:
-            if one not in variant.missing:
-                lines.append(f"  not measured: {one.what} ({one.hint})")
-        record["variants"][variant.name] = {
-            "steps": steps,
-            "missing": [one.what for one in variant.missing],
-        }
-    return lines, record
+                steps[-1]["why"] = [refused] if refused else why
+                reasons += [f"{step.name}: {refused}"] if refused else why
+            states[step.key] = state
+        lacks = [f"skipped: {one.what} ({one.hint})" for one in variant.missing]
+        unmeasurable = [one for one in variant.unmeasurable if one not in variant.missing]
+        lacks += [f"not measured: {one.what} ({one.hint})" for one in unmeasurable]
+        table = table_of_texts(("key", "state", "step", "format"), rows, range(4))
+        parts: list[Part] = [table, Code("\n".join(reasons)), Items(lacks)]
+        sections.append(Section(f"{variant.name} (runs in {variant.runner_name})", parts))
+        missing = [one.what for one in variant.missing]
+        record["variants"][variant.name] = {"steps": steps, "missing": missing}
+    counts = [f"{count} {state}" for state, count in Counter(states.values()).items()]
+    answer = f"{counted(len(states), 'step')}: {', '.join(counts)}"
+    return Document(f"Steps of {plan.recipe.name}", sections, answer=answer), record
 
 
 @dataclass(frozen=True)
 class _Look:
     """Where the results of steps are found. Each step is asked for once."""
 
-    plan: Plan
+    plan: BuildPlan
     store: Store
     trust: bool
     remote_only: bool
@@ -99,10 +98,10 @@ class _Look:
     def at(self, step: Step) -> tuple[str, str]:
         """`cached`, `remote` or `to do`, and why what is there is not taken."""
         if step.key not in self.known:
-            self.known[step.key] = self._found(step)
+            self.known[step.key] = self._state(step)
         return self.known[step.key]
 
-    def _found(self, step: Step) -> tuple[str, str]:
+    def _state(self, step: Step) -> tuple[str, str]:
         if not self.remote_only and self.store.sound("artifact", step.key) is not None:
             return "cached", ""
         there = self.store.remote.look("artifact", step.key) if self.store.remote else None

@@ -17,7 +17,7 @@ from optcli.measure.latency.feeds import choose_batch_sizes
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.pipeline import keys
 from optcli.pipeline.places import MeasuringContext
-from optcli.pipeline.plan import Plan, PlannedVariant
+from optcli.pipeline.plan import BuildPlan, PlannedVariant
 from optcli.settings import TensorSpec
 from optcli.store import key_of
 
@@ -30,7 +30,7 @@ _MOST_FORMS = 16
 _WORTH = 1.02
 
 
-def settled(plan: Plan, context: MeasuringContext) -> Plan:
+def settled(plan: BuildPlan, context: MeasuringContext) -> BuildPlan:
     """The plan with `shapes` and `batch_sizes` of every runner that has them, of variants built.
 
     They are what is faster at the place. One that cannot be compared keeps the form for all sizes, and
@@ -64,7 +64,7 @@ def _is_open(variant: PlannedVariant, inputs: tuple[TensorSpec, ...], artifact: 
 
 
 def _ratios(
-    plan: Plan,
+    plan: BuildPlan,
     variant: PlannedVariant,
     artifact: Artifact,
     sizes: tuple[int, ...],

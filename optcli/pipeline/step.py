@@ -129,7 +129,7 @@ def check_source(request: PassRequest, channel: Channel | None) -> SourceFinding
 
 
 def _job(request: PassRequest, channel: Channel | None) -> Job:
-    roles = {role: _kept(request, role) for role in request.traits.uses}
+    roles = {role: _cached(request, role) for role in request.traits.uses}
     inputs = own_inputs(request.parent.facts, request.inputs)
     if roles and inputs != request.inputs:
         raise StepError(
@@ -215,7 +215,7 @@ def _attempt(
     probe: Path | None,
     comparison: ComparisonProcess | None,
 ) -> Made:
-    made = _told(attempt.run(source, job))
+    made = _reported(attempt.run(source, job))
     _plain(job.out)
     made_format = attempt.produces(source.format)
     child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
@@ -255,7 +255,7 @@ def _plain(out: Path) -> None:
         raise StepError(f"in what it wrote: {error.message}", hint=error.hint) from error
 
 
-def _told(made: Any) -> Made:
+def _reported(made: Any) -> Made:
     """What `run` returned, if it is what a pass must return."""
     if not isinstance(made, Made):
         raise StepError(
@@ -268,7 +268,7 @@ def _told(made: Any) -> Made:
     return made
 
 
-def _kept(request: PassRequest, role: Role) -> SampleSet:
+def _cached(request: PassRequest, role: Role) -> SampleSet:
     """The samples of a role as they were prepared before, or kept from now on.
 
     What trains goes through them again and again. What calibrates may hold no more memory than it does.

@@ -9,7 +9,7 @@ from typing import Any
 from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact
 from optcli.errors import TrustError, UsageError
 from optcli.models import sources
-from optcli.pipeline.plan import Plan, PlannedVariant, Step
+from optcli.pipeline.plan import BuildPlan, PlannedVariant, Step
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe
 from optcli.runners import Runner
@@ -43,7 +43,7 @@ def opened_as(artifact: Artifact, *, from_file: bool, trust: bool) -> Artifact:
 
 
 def measured_as(
-    artifact: Artifact, variant: PlannedVariant, plan: Plan, *, trust: bool, fetched: bool = False
+    artifact: Artifact, variant: PlannedVariant, plan: BuildPlan, *, trust: bool, fetched: bool = False
 ) -> Artifact:
     """The artifact of a variant as the workers that measure and judge it open it.
 
@@ -74,7 +74,7 @@ def brings_python(recipe: Recipe) -> bool:
     return samples or bool(judging_code(recipe))
 
 
-def is_confined(step: Step, plan: Plan, *, fetched: bool = False) -> bool:
+def is_confined(step: Step, plan: BuildPlan, *, fetched: bool = False) -> bool:
     """Whether a step's worker can only read and write its own folder: it opens somebody's file.
 
     `fetched` says that what it reads came from a remote store. Not where `_why_step_is_free` says why.
@@ -84,7 +84,7 @@ def is_confined(step: Step, plan: Plan, *, fetched: bool = False) -> bool:
     return (plan.source.foreign or fetched) and not _why_step_is_free(step, plan)
 
 
-def _why_step_is_free(step: Step, plan: Plan) -> str:
+def _why_step_is_free(step: Step, plan: BuildPlan) -> str:
     """Why a step's worker cannot be confined; empty where it can."""
     if step.traits is None:
         return ""
@@ -96,7 +96,7 @@ def _why_step_is_free(step: Step, plan: Plan) -> str:
     return "it compiles, which starts a compiler" if step.format in CODE else ""
 
 
-def why_opened_free(step: Step, plan: Plan) -> tuple[str, str]:
+def why_opened_free(step: Step, plan: BuildPlan) -> tuple[str, str]:
     """Where a worker that is not confined opens the program that a step makes, and why; empty: nowhere.
 
     Also one that is made of it by later steps.
@@ -134,7 +134,7 @@ def require_trust(doubts: Sequence[str], place: str, *, trust: bool) -> None:
         )
 
 
-def require_wall(plan: Plan, *, trust: bool) -> None:
+def require_wall(plan: BuildPlan, *, trust: bool) -> None:
     """Raise `TrustError` for a program from elsewhere that a worker would open without being confined.
 
     Nothing looks into the program: it could do whatever this person can.

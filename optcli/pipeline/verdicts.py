@@ -15,7 +15,7 @@ from optcli.pipeline import reporting
 from optcli.pipeline.execute import StepResult
 from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.local_maker import log_of, repeat_command
-from optcli.pipeline.plan import Plan, PlannedVariant, Step
+from optcli.pipeline.plan import BuildPlan, PlannedVariant, Step
 from optcli.results import (
     Accuracy,
     Flag,
@@ -30,21 +30,21 @@ from optcli.store import Store
 _NOT_JUDGED = "it does not run on the machine that judges accuracy, the one where optcli was called"
 
 
-def parent_of(variant: PlannedVariant, plan: Plan) -> str | None:
+def parent_of(variant: PlannedVariant, plan: BuildPlan) -> str | None:
     """The variant with the same passes in the same order, but for the fewest left out.
 
     None where there is none. `export, quantize` goes on from `export`, and so does `prune, export`:
-    what pruning gains is told from what exporting gains. Of several that leave out as many, the one in
-    the same runner, then the one that leaves out the last ones.
+    what pruning gains is separate from what exporting gains. Of several that leave out as many, the one
+    in the same runner, then the one that leaves out the last ones.
     """
-    mine = _passes(variant)
+    own_passes = _passes(variant)
     candidates: list[tuple[int, bool, bool, int, str]] = []
     for place, other in enumerate(plan.variants):
-        theirs = _passes(other)
-        if len(theirs) < len(mine) and _is_within(theirs, mine):
+        other_passes = _passes(other)
+        if len(other_passes) < len(own_passes) and _is_within(other_passes, own_passes):
             elsewhere = other.runner_name != variant.runner_name
-            cut_short = theirs == mine[: len(theirs)]
-            left_out = len(mine) - len(theirs)
+            cut_short = other_passes == own_passes[: len(other_passes)]
+            left_out = len(own_passes) - len(other_passes)
             candidates.append((left_out, elsewhere, not cut_short, place, other.name))
     return min(candidates)[-1] if candidates else None
 
@@ -69,7 +69,7 @@ def _is_within(some: Sequence[tuple[str, str]], all_: Sequence[tuple[str, str]])
 
 def variant_report(
     variant: PlannedVariant,
-    plan: Plan,
+    plan: BuildPlan,
     done: Mapping[str, StepResult],
     measured: LatencyResults,
     judged: Mapping[str, Accuracy],
@@ -180,7 +180,7 @@ def _flags(variant: PlannedVariant) -> tuple[Flag, ...]:
 
 def verdicts(
     variant: PlannedVariant,
-    plan: Plan,
+    plan: BuildPlan,
     measured: LatencyResults,
     judged: Mapping[str, Accuracy],
     failures: Mapping[str, OptcliError],
@@ -203,7 +203,7 @@ def verdicts(
 
 
 def _latency_verdicts(
-    variant: PlannedVariant, plan: Plan, measured: LatencyResults, size_bytes: int
+    variant: PlannedVariant, plan: BuildPlan, measured: LatencyResults, size_bytes: int
 ) -> tuple[Verdict, ...]:
     """The verdicts on the speed-up and on the service level; none where nothing is measured."""
     if plan.recipe.latency.is_off:
@@ -215,14 +215,14 @@ def _latency_verdicts(
         plan.recipe.slo,
         plan.baseline,
         is_baseline=variant.name == plan.baseline,
-        beside=measured.rows.get(plan.baseline, ()),
+        others=measured.rows.get(plan.baseline, ()),
         parent=parent,
         beside_parent=measured.rows.get(parent, ()) if parent else (),
         size_bytes=size_bytes,
     )
 
 
-def _no_baseline(plan: Plan, failures: Mapping[str, OptcliError]) -> str:
+def _no_baseline(plan: BuildPlan, failures: Mapping[str, OptcliError]) -> str:
     """Why nothing could be compared with the baseline."""
     name = plan.baseline
     error = failures.get(name)

@@ -5,26 +5,8 @@ without running the user's code: the options and the formats of their own passes
 found out, `option_problems` and `check_formats` check those.
 """
 
-from __future__ import annotations
-
 from optcli.recipe.consistency import passes_between
 from optcli.recipe.loading import as_written, check_formats, load, option_problems
 from optcli.recipe.models import PassUse, Recipe, RunnerUse, Variant
 from optcli.recipe.names import name_of
 from optcli.recipe.schema import MODELINE, SCHEMA_FILE, schema
-
-__all__ = [
-    "MODELINE",
-    "SCHEMA_FILE",
-    "PassUse",
-    "Recipe",
-    "RunnerUse",
-    "Variant",
-    "as_written",
-    "check_formats",
-    "load",
-    "name_of",
-    "option_problems",
-    "passes_between",
-    "schema",
-]

@@ -13,9 +13,9 @@ from optcli.files import registry
 from optcli.passes import Pass, Traits
 from optcli.recipe.models import PassUse, RunnerUse, Variant
 from optcli.recipe.names import name_problem
-from optcli.recipe.nodes import Node, Place, Problems
+from optcli.recipe.nodes import Node, Position, Problems
 from optcli.recipe.sections import roles_of
-from optcli.recipe.validation import found
+from optcli.recipe.validation import shown_value
 from optcli.settings import SymbolRange, TensorSpec, batch_range, fed, image_size
 from optcli.settings.devices import HERE, DeviceSettings
 from optcli.settings.latency import LatencySettings
@@ -64,12 +64,14 @@ def _ranges(specs: tuple[TensorSpec, ...], nodes: Collection[Node], problems: Pr
             first, owner = first_uses.setdefault(symbol, (size, spec.name))
             if size != first:
                 at = node.get(symbol) or node.value["shape"]
-                message = f"{symbol} is {_said(size)} here, but {_said(first)} in input {owner!r}"
+                message = (
+                    f"{symbol} is {_size_text(size)} here, but {_size_text(first)} in input {owner!r}"
+                )
                 hint = "write the same range in both, or another symbol"
                 problems.add(at.place, message, hint)
 
 
-def _said(size: SymbolRange) -> str:
+def _size_text(size: SymbolRange) -> str:
     return f"{size.min}..{size.opt}..{size.max}"
 
 
@@ -168,7 +170,7 @@ def chain_problems(
     source: Format | None,
     variant: Variant,
     roles: Collection[str],
-    place: Place,
+    place: Position,
     problems: Problems,
     traits: Mapping[str, Traits] = _NO_TRAITS,
 ) -> None:
@@ -182,7 +184,7 @@ def chain_problems(
     before, done = "the model", False
     for use in variant.passes:
         known = use.configured or traits.get(use.place)
-        at = Place.parse(use.place)
+        at = Position.parse(use.place)
         if done:
             problems.add(at, f"{use.name} cannot follow {before}", f"put {before} last")
         if known is None:
@@ -213,11 +215,15 @@ def _produced(known: Pass | Traits, source: Format | None) -> Format | None:
 
 
 def _check_runner(
-    final: Format, use: RunnerUse | None, chain: Sequence[PassUse], place: Place, problems: Problems
+    final: Format,
+    use: RunnerUse | None,
+    chain: Sequence[PassUse],
+    place: Position,
+    problems: Problems,
 ) -> None:
     if use is None:
         if final not in runners.DEFAULTS:
-            at = Place.parse(chain[-1].place) if chain else place
+            at = Position.parse(chain[-1].place) if chain else place
             problems.add(at, f"no runner runs {final.value} by itself", "name one under runner:")
         return
     runs = use.configured.runs
@@ -230,7 +236,7 @@ def _check_runner(
     if able:
         hint = f"{hint}, or write runner: {able[0]}" if hint else f"write runner: {able[0]}"
     message = f"the runner {use.name} runs {readable}, but the passes make {final.value}"
-    problems.add(Place.parse(use.place), message, hint or "choose another runner")
+    problems.add(Position.parse(use.place), message, hint or "choose another runner")
 
 
 def _between(source: Format, targets: Sequence[Format], name: str) -> str:
@@ -285,7 +291,7 @@ def check_devices(
         elif name.lower() in seen:
             wrong = (f"it differs from {seen[name.lower()]!r} in capitals only", "rename one of them")
         if wrong is not None:
-            problems.add(node.start, f"the device {found(name)}: {wrong[0]}", wrong[1])
+            problems.add(node.start, f"the device {shown_value(name)}: {wrong[0]}", wrong[1])
         seen.setdefault(name.lower(), name)
     for section in ("latency", "gate"):
         _check_listed(recipe.get(section), f"{section}.devices", devices, problems)
@@ -304,7 +310,7 @@ def _check_listed(
         if not isinstance(name, str):
             continue
         if name not in devices and name != HERE:
-            message = f"{where}: there is no device {found(name)}"
+            message = f"{where}: there is no device {shown_value(name)}"
             known = [*devices, *([] if HERE in devices else [HERE])]
             problems.add(item.place, message, _meant_device(name, known))
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optcli.errors import excerpt
 from optcli.files import regular_files
-from optcli.recipe.nodes import Node, Place, Problems, ReadingBudget
+from optcli.recipe.nodes import Node, Position, Problems, ReadingBudget
 from optcli.recipe.placeholders import substituted, written_out
 from optcli.recipe.reading import read
 
@@ -34,20 +34,20 @@ class Extending:
         self.complete = True
 
     def read(
-        self, path: Path, shown: str, asked: Place | None = None, above: tuple[Path, ...] = ()
+        self, path: Path, shown: str, named_at: Position | None = None, above: tuple[Path, ...] = ()
     ) -> Node | None:
         """The merged recipe; None where the file itself cannot be read. Problems are noted."""
         self._files += 1
         place = path.absolute()
         if place not in self._known:
-            self._known[place] = self._read(path, shown, asked, above)
+            self._known[place] = self._read(path, shown, named_at, above)
         return self._known[place]
 
     def _read(
-        self, path: Path, shown: str, asked: Place | None, above: tuple[Path, ...]
+        self, path: Path, shown: str, named_at: Position | None, above: tuple[Path, ...]
     ) -> Node | None:
         before = len(self._problems)
-        own = read(path, shown, self._problems, self.budget, asked)
+        own = read(path, shown, self._problems, self.budget, named_at)
         self.read_from.append(path)
         self.folders[shown] = path.parent
         if own is None or not isinstance(own.value, dict):
@@ -64,11 +64,11 @@ class Extending:
     def _no_mapping(self, node: Node | None, shown: str) -> None:
         hint = "begin with version: 1 and name: ..."
         if node is None:
-            self._problems.add(Place(shown, 1, 1), "the recipe is empty", hint)
+            self._problems.add(Position(shown, 1, 1), "the recipe is empty", hint)
         else:
             # Not what it says: whoever sees the message need not be who may read the file.
             form = "a list" if isinstance(node.value, tuple) else "text"
-            self._problems.add(Place(shown, 1, 1), f"found {form}, wanted a mapping of keys", hint)
+            self._problems.add(Position(shown, 1, 1), f"found {form}, wanted a mapping of keys", hint)
 
     def _substituted(self, recipe: Node) -> Node:
         """Everything but the matrix, whose own names are known only when it is written out."""

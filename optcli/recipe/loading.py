@@ -18,11 +18,11 @@ from optcli.recipe.consistency import chain_problems, check_devices, check_toget
 from optcli.recipe.extending import Extending
 from optcli.recipe.matrix import expanded
 from optcli.recipe.models import MatrixEntry, ModelSettings, PassUse, Recipe, digest_of
-from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
+from optcli.recipe.nodes import Node, Position, Problems, TooManyProblemsError
 from optcli.recipe.overrides import override
 from optcli.recipe.rebasing import Rebasing
 from optcli.recipe.sections import read_sections, roles_of
-from optcli.recipe.validation import found, note
+from optcli.recipe.validation import note, shown_value
 from optcli.recipe.variants import VariantReader
 from optcli.settings import batch_range
 from optcli.settings.latency import LatencySettings
@@ -114,7 +114,7 @@ def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:
         if isinstance(variants.value, dict):
             nodes.update(variants.value)
         else:
-            message = f"variants: found {found(variants.value)}, wanted a mapping of names"
+            message = f"variants: found {shown_value(variants.value)}, wanted a mapping of names"
             problems.add(variants.place, message, "write NAME: [pass, pass] for each variant")
             return nodes
         if len(nodes) > _MOST_VARIANTS:
@@ -141,7 +141,7 @@ def check_formats(recipe: Recipe, traits: Mapping[str, Traits]) -> None:
     problems = Problems()
     problems.reading(str(recipe.path))
     source = _source_format(recipe.model)
-    start = Place(str(recipe.path), 1, 1)
+    start = Position(str(recipe.path), 1, 1)
     with suppress(TooManyProblemsError):
         for variant in recipe.variants.values():
             chain_problems(source, variant, recipe.data, start, problems, traits)
@@ -151,14 +151,14 @@ def check_formats(recipe: Recipe, traits: Mapping[str, Traits]) -> None:
 
 def option_problems(use: PassUse, kind: type[BaseModel], error: ValidationError) -> list[Problem]:
     """What is wrong with the options of a user's own pass, found where its class is known."""
-    problems, place = Problems(), Place.parse(use.place)
+    problems, place = Problems(), Position.parse(use.place)
     options = _placed(use.options, place)
     with suppress(TooManyProblemsError):
         note(kind, error.errors(include_url=False), options, problems, use.name, apart=True)
     return problems.in_order()
 
 
-def _placed(value: Any, place: Place) -> Node:
+def _placed(value: Any, place: Position) -> Node:
     if isinstance(value, Mapping):
         return Node({str(key): _placed(item, place) for key, item in value.items()}, place)
     if isinstance(value, list | tuple):

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from optcli.recipe.nodes import MOST_VALUES, Node, Problems, size
 from optcli.recipe.placeholders import substituted, written_out
-from optcli.recipe.validation import found, unknown_keys
+from optcli.recipe.validation import shown_value, unknown_keys
 
 # Of one entry, and of all of them together: variants, and the values in what they say.
 _MOST_VARIANTS = 200
@@ -31,7 +31,7 @@ def expanded(matrix: Node, problems: Problems) -> dict[str, Node]:
     """The variants that a matrix writes, by name; what is wrong is noted as a problem."""
     variants: dict[str, Node] = {}
     if not isinstance(matrix.value, dict):
-        message = f"matrix: found {found(matrix.value)}, wanted a mapping"
+        message = f"matrix: found {shown_value(matrix.value)}, wanted a mapping"
         problems.add(matrix.place, message, "write NAME-${x}: {over: {x: [1, 2]}, variant: {...}}")
         return variants
     left = _MOST_VALUES
@@ -73,7 +73,7 @@ def _variants(name: str, entry: Node, problems: Problems) -> Iterator[tuple[str,
 
 def _parts(entry: Node, problems: Problems) -> tuple[Node | None, Node | None]:
     if not isinstance(entry.value, dict):
-        message = f"found {found(entry.value)}, wanted a mapping with over and variant"
+        message = f"found {shown_value(entry.value)}, wanted a mapping with over and variant"
         problems.add(entry.place, message, "write {over: {x: [1, 2]}, variant: {...}}")
         return None, None
     unknown_keys(entry, ("over", "variant"), problems)
@@ -83,7 +83,7 @@ def _parts(entry: Node, problems: Problems) -> tuple[Node | None, Node | None]:
             problems.add(entry.start, f"missing key {key!r}", f"add {hint}", kind=key)
     over = entry.get("over")
     if over is not None and (not isinstance(over.value, dict) or not over.value):
-        message = f"over: found {found(over.value)}, wanted names with lists of values"
+        message = f"over: found {shown_value(over.value)}, wanted names with lists of values"
         problems.add(over.place, message, "write over: {threads: [1, 2]}")
         over = None
     return over, entry.get("variant")
@@ -97,7 +97,7 @@ def _values(name: str, entry: Node, over: Node, problems: Problems) -> dict[str,
         if not _NAME.fullmatch(key):
             problems.add(listed.start, f"found the name {key!r}, wanted letters, digits and _")
         elif not isinstance(listed.value, tuple) or not listed.value:
-            message = f"{key}: found {found(listed.value)}, wanted a list of values"
+            message = f"{key}: found {shown_value(listed.value)}, wanted a list of values"
             problems.add(listed.place, message, f"write {key}: [1, 2]")
         elif f"${{{key}}}" not in name:
             message = f"the name {name!r} does not contain ${{{key}}}, so variants would share it"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from optcli.errors import RecipeError
 from optcli.recipe.extending import Extending
-from optcli.recipe.nodes import Place, Problems, TooManyProblemsError
-from optcli.recipe.validation import found
+from optcli.recipe.nodes import Position, Problems, TooManyProblemsError
+from optcli.recipe.validation import shown_value
 
 # What the folder of a recipe's results holds beside its variants, in small letters.
 TAKEN = frozenset(("report.json", "report.md", "report.html", "samples.npz", "artifact.json")) | {
@@ -70,6 +70,6 @@ def name_of(path: Path) -> str:
         if wrong is None:
             return value
     if not len(problems) and wrong is not None:
-        place = name.place if name is not None else Place(str(path), 1, 1)
-        problems.add(place, f"name: found {found(value)}: {wrong[0]}", wrong[1])
+        place = name.place if name is not None else Position(str(path), 1, 1)
+        problems.add(place, f"name: found {shown_value(value)}: {wrong[0]}", wrong[1])
     raise RecipeError(problems.in_order())

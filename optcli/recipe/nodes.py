@@ -25,7 +25,7 @@ _MOST_MERGED = 5 * MOST_VALUES
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """Where something stands. `line` and `column` count from 1; both are 0 outside a file."""
 
     file: str
@@ -36,11 +36,11 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
     @staticmethod
-    def parse(text: str) -> Place:
+    def parse(text: str) -> Position:
         """The place that `str` wrote; a number behind it (`PassUse.place`) is left out."""
         match = re.fullmatch(r"(.*?)(?::(\d+):(\d+))?(?: #\d+)?", text, re.DOTALL)
         assert match is not None
-        return Place(match[1], int(match[2] or 0), int(match[3] or 0))
+        return Position(match[1], int(match[2] or 0), int(match[3] or 0))
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Node:
     """
 
     value: Any
-    place: Place
-    key: Place | None = None
+    place: Position
+    key: Position | None = None
     text: str | None = None
 
     @property
-    def start(self) -> Place:
+    def start(self) -> Position:
         """Where the key begins, or the value where there is no key."""
         return self.key or self.place
 
@@ -102,7 +102,7 @@ class Problems:
     """
 
     def __init__(self) -> None:
-        self._problems: dict[tuple[Place, str], Problem] = {}
+        self._problems: dict[tuple[Position, str], Problem] = {}
         self._files: dict[str, int] = {}
         self._more: list[Problem] = []
 
@@ -110,7 +110,7 @@ class Problems:
         """Files come in the order in which they are read."""
         self._files.setdefault(file, len(self._files))
 
-    def add(self, place: Place, message: str, hint: str = "", *, kind: str = "") -> None:
+    def add(self, place: Position, message: str, hint: str = "", *, kind: str = "") -> None:
         """Note a problem."""
         if (place, kind) in self._problems:
             return
@@ -123,7 +123,7 @@ class Problems:
         problem = Problem(place.file, place.line, place.column, message, hint)
         self._problems[place, kind] = problem
 
-    def at(self, place: Place) -> bool:
+    def at(self, place: Position) -> bool:
         """Whether something is wrong at a place already."""
         return any(place == wrong for wrong, _ in self._problems)
 

@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 
 from optcli.errors import did_you_mean, excerpt
-from optcli.recipe.nodes import Node, Place, Problems, ReadingBudget
+from optcli.recipe.nodes import Node, Position, Problems, ReadingBudget
 from optcli.recipe.placeholders import substituted, written_out
 from optcli.recipe.reading import parse
-from optcli.recipe.validation import found
+from optcli.recipe.validation import shown_value
 
 # Their keys are names that the recipe gives: one that it does not give is a slip of the pen.
 _NAMED = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}
@@ -24,7 +24,7 @@ def override(recipe: Node, text: str, problems: Problems, budget: ReadingBudget)
     name of one. Placeholders in the value are replaced, but those of the matrix, which has names of
     its own. `budget` is what the values share with the recipe's files.
     """
-    place = Place(f"--set {excerpt(text)}", 0, 0)
+    place = Position(f"--set {excerpt(text)}", 0, 0)
     key, equals, written = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -70,7 +70,8 @@ def _set(node: Node, path: str, above: str, value: Node) -> Node:
         return _set_item(node, path, above, value)
     if not isinstance(node.value, dict):
         raise _NoSuchKeyError(
-            f"{above!r} is {found(node.value)} and has no {excerpt(path)!r} within", f"set {above!r}"
+            f"{above!r} is {shown_value(node.value)} and has no {excerpt(path)!r} within",
+            f"set {above!r}",
         )
     part, rest = _first_part(node, path)
     if part not in node.value and rest and above in _NAMED:

@@ -11,7 +11,7 @@ from typing import Any
 
 from optcli.errors import did_you_mean, excerpt
 from optcli.files import regular_files
-from optcli.recipe.nodes import MOST_BYTES, MOST_VALUES, Node, Place, Problems, ReadingBudget
+from optcli.recipe.nodes import MOST_BYTES, MOST_VALUES, Node, Position, Problems, ReadingBudget
 
 # Far more than any recipe needs: what lies beyond is a mistake or an attack.
 _MOST_DEPTH = 50
@@ -24,16 +24,20 @@ _CORE = "tag:yaml.org,2002:"
 
 
 def read(
-    path: Path, shown: str, problems: Problems, budget: ReadingBudget, asked: Place | None = None
+    path: Path,
+    shown: str,
+    problems: Problems,
+    budget: ReadingBudget,
+    named_at: Position | None = None,
 ) -> Node | None:
     """A file as a node; None where it cannot be read, with the problem noted.
 
-    `shown` is the file's name in problems; `asked` is the place that names the file, if any; `budget`
+    `shown` is the file's name in problems; `named_at` is where the file is named; `budget`
     is what all files of a recipe share.
     """
     problems.reading(shown)
     try:
-        text = _text(path, shown, budget, asked or Place(shown, 1, 1))
+        text = _text(path, shown, budget, named_at or Position(shown, 1, 1))
     except _RefusedError as refused:
         problems.add(refused.place, str(refused), refused.hint)
         return None
@@ -41,19 +45,19 @@ def read(
 
 
 class _RefusedError(Exception):
-    def __init__(self, message: str, place: Place, hint: str) -> None:
+    def __init__(self, message: str, place: Position, hint: str) -> None:
         super().__init__(message)
         self.place, self.hint = place, hint
 
 
-def _text(path: Path, shown: str, budget: ReadingBudget, place: Place) -> str:
+def _text(path: Path, shown: str, budget: ReadingBudget, place: Position) -> str:
     name = excerpt(shown)
     if regular_files.is_folder(path):
-        raise _RefusedError(f"{name} is a folder, wanted a recipe file", place, _beside(path, ""))
+        raise _RefusedError(f"{name} is a folder, wanted a recipe file", place, _siblings(path, ""))
     try:
         data = regular_files.read(path, MOST_BYTES)
     except FileNotFoundError:
-        hint = _beside(path.parent, path.name)
+        hint = _siblings(path.parent, path.name)
         raise _RefusedError(f"there is no file {name}", place, hint) from None
     except OSError as error:
         may_not = error.errno == errno.EACCES
@@ -69,11 +73,11 @@ def _text(path: Path, shown: str, budget: ReadingBudget, place: Place) -> str:
         before = data[: error.start]
         line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
         message = f"byte 0x{data[error.start]:02x} is not UTF-8 text"
-        at = Place(shown, line, column)
+        at = Position(shown, line, column)
         raise _RefusedError(message, at, "save the file as UTF-8") from None
 
 
-def _beside(folder: Path, name: str) -> str:
+def _siblings(folder: Path, name: str) -> str:
     if not regular_files.is_folder(folder):
         return f"there is no folder {excerpt(str(folder))} either"
     names = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))[:10]
@@ -81,7 +85,11 @@ def _beside(folder: Path, name: str) -> str:
 
 
 def parse(
-    text: str, shown: str, problems: Problems, budget: ReadingBudget, fixed: Place | None = None
+    text: str,
+    shown: str,
+    problems: Problems,
+    budget: ReadingBudget,
+    fixed: Position | None = None,
 ) -> Node | None:
     """YAML text as a node, at a `fixed` place if one is given; None where it is empty or wrong."""
     from ruamel.yaml import YAML
@@ -90,7 +98,7 @@ def parse(
 
     reader = YAML(typ="safe", pure=True)
     reader.Composer = _composer(budget, shown)
-    place = Place(shown, 1, 1)
+    place = Position(shown, 1, 1)
     try:
         composed = reader.compose(text)
     except _RefusedError as refused:
@@ -101,7 +109,7 @@ def parse(
         hint = "remove it"
     except MarkedYAMLError as error:
         if mark := error.problem_mark or error.context_mark:
-            place = Place(shown, mark.line + 1, mark.column + 1)
+            place = Position(shown, mark.line + 1, mark.column + 1)
         message, hint = _syntax(error, text.splitlines()[place.line - 1 : place.line])
     except RecursionError:
         message, hint = "the YAML is nested too deeply", "flatten it"
@@ -124,7 +132,7 @@ def _composer(budget: ReadingBudget, shown: str) -> type:
     """A composer that stops where there is too much, before all of it is read."""
     from ruamel.yaml.composer import Composer
 
-    class Counting(Composer):  # type: ignore[misc]
+    class BoundedComposer(Composer):  # type: ignore[misc]
         def __init__(self, loader: Any = None) -> None:
             super().__init__(loader)
             self.warn_double_anchors = False  # YAML allows them, and thousands would be told of
@@ -132,19 +140,19 @@ def _composer(budget: ReadingBudget, shown: str) -> type:
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.depth > _MOST_DEPTH or not budget.write():
                 mark = self.parser.peek_event().start_mark
-                place = Place(shown, mark.line + 1, mark.column + 1)
+                place = Position(shown, mark.line + 1, mark.column + 1)
                 if self.depth > _MOST_DEPTH:
                     raise _too_deep(place)
                 message = f"the recipe has more than {MOST_VALUES} keys and values"
                 raise _RefusedError(message, place, "write several recipes, or say it with a matrix")
             return super().compose_node(parent, index)
 
-    return Counting
+    return BoundedComposer
 
 
-def _position(text: str, shown: str, index: int) -> Place:
+def _position(text: str, shown: str, index: int) -> Position:
     before = text[:index]
-    return Place(shown, before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
+    return Position(shown, before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
 
 
 def _syntax(error: Any, lines: list[str]) -> tuple[str, str]:
@@ -168,7 +176,7 @@ def _syntax(error: Any, lines: list[str]) -> tuple[str, str]:
     return f"syntax: {problem}{context}", "close what was opened, and line up the indentation"
 
 
-def _too_deep(place: Place) -> _RefusedError:
+def _too_deep(place: Position) -> _RefusedError:
     return _RefusedError(f"values are nested more than {_MOST_DEPTH} deep", place, "flatten it")
 
 
@@ -176,22 +184,27 @@ class _Converter:
     """Turns composed YAML into nodes; counts, because aliases can make little text very large."""
 
     def __init__(
-        self, text: str, shown: str, problems: Problems, fixed: Place | None, budget: ReadingBudget
+        self,
+        text: str,
+        shown: str,
+        problems: Problems,
+        fixed: Position | None,
+        budget: ReadingBudget,
     ) -> None:
         self._text, self._budget = text, budget
         self._shown, self._problems, self._fixed = shown, problems, fixed
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
-    def _place(self, yaml: Any) -> Place:
+    def _place(self, yaml: Any) -> Position:
         mark = yaml.start_mark
         if self._fixed is not None:
             return self._fixed
         if yaml.value == "" and yaml.style is None:
             # The mark of what is not there is at whatever follows; the : or - stands before it.
             return self._end_before(mark.index)
-        return Place(self._shown, mark.line + 1, mark.column + 1)
+        return Position(self._shown, mark.line + 1, mark.column + 1)
 
-    def _end_before(self, index: int) -> Place:
+    def _end_before(self, index: int) -> Position:
         """Where the text before an index ends, comments left out."""
         number = bisect_right(self._starts, index)
         line = self._text[self._starts[number - 1] : index].rstrip()  # no comment ends before a token
@@ -199,7 +212,7 @@ class _Converter:
             number -= 1
             whole = self._text[self._starts[number - 1] : self._starts[number] - 1]
             line = re.sub(r"\s#.*", "", whole).rstrip()
-        return Place(self._shown, number, max(1, len(line)))
+        return Position(self._shown, number, max(1, len(line)))
 
     def node(self, yaml: Any, depth: int) -> Node:
         place = self._place(yaml)
@@ -221,7 +234,7 @@ class _Converter:
         self._problems.add(place, f"found the tag {shown}, wanted plain YAML", "remove the tag")
         return Node(None, place)
 
-    def _scalar(self, tag: str, text: str, place: Place) -> Any:
+    def _scalar(self, tag: str, text: str, place: Position) -> Any:
         """A scalar's value; null where it is refused, which is noted."""
         refused = refusal(text)
         if refused is not None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from optcli.recipe.nodes import Node, Place
+from optcli.recipe.nodes import Node, Position
 from optcli.settings import Abbreviated
 from optcli.settings.references import PathReference, annotation_of
 
@@ -36,7 +36,7 @@ class Rebasing:
         """A node of a type with every reference in it changed; the same node where there is none."""
         return each_reference(node, annotation, self._moved) if self._others else node
 
-    def text(self, text: str, mark: PathReference, place: Place) -> str:
+    def text(self, text: str, mark: PathReference, place: Position) -> str:
         """One reference that stands at a place."""
         old = self._others.get(place.file)
         return text if old is None else mark.moved(text, old, self.folder)

@@ -21,7 +21,7 @@ from optcli.recipe.models import ROLES, ModelSettings, Recipe, written_fields
 from optcli.recipe.names import TAKEN_BY_RECIPES, name_problem
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.rebasing import Rebasing, each_reference
-from optcli.recipe.validation import allowed_keys, checked, found, models_in, unknown_keys
+from optcli.recipe.validation import allowed_keys, checked, models_in, shown_value, unknown_keys
 from optcli.settings import Settings, SymbolRange, TensorSpec, user_code
 from optcli.settings.references import PathReference, annotation_of
 
@@ -61,7 +61,7 @@ def _top(recipe: Node, problems: Problems) -> None:
     fields = written_fields(Recipe)
     for key, node in recipe.items():
         if key not in fields:
-            problems.add(node.start, f"unknown key {found(key)}", _meant(key, fields))
+            problems.add(node.start, f"unknown key {shown_value(key)}", _meant(key, fields))
         elif node.value is None and _is_section(fields[key]):
             hint = "give it a value, or remove the key"
             problems.add(node.place, f"{key}: found nothing, wanted its settings", hint)
@@ -119,7 +119,7 @@ def _name(name: str, node: Node, folder: Path, problems: Problems) -> str | None
     value: str | None = _plain(name, node, folder, problems)
     wrong = name_problem(value, taken=TAKEN_BY_RECIPES) if value is not None else None
     if wrong is not None:
-        problems.add(node.place, f"name: {found(value)}: {wrong[0]}", wrong[1])
+        problems.add(node.place, f"name: {shown_value(value)}: {wrong[0]}", wrong[1])
         return None
     return value
 
@@ -132,7 +132,7 @@ def _model(name: str, node: Node, folder: Path, problems: Problems) -> ModelSett
     kind, colon, target = model.source.partition(":")
     if not colon or not target:
         example = f"torchvision:{kind}" if kind.isidentifier() else "torchvision:resnet50"
-        message = f"model.source: found {found(model.source)}, wanted KIND:WHAT"
+        message = f"model.source: found {shown_value(model.source)}, wanted KIND:WHAT"
         kinds = ", ".join(sources.names())
         problems.add(source.place, message, f"such as {excerpt(example)}; kinds are {kinds}")
         return None
@@ -153,7 +153,7 @@ def _model(name: str, node: Node, folder: Path, problems: Problems) -> ModelSett
 
 def _inputs(name: str, node: Node, folder: Path, problems: Problems) -> tuple[TensorSpec, ...] | None:
     if not isinstance(node.value, tuple) or not node.value:
-        message = f"inputs: found {found(node.value)}, wanted a list of tensors"
+        message = f"inputs: found {shown_value(node.value)}, wanted a list of tensors"
         problems.add(node.place, message, f"write {_example(name)}")
         return None
     specs = [_tensor(item, index, problems) for index, item in enumerate(node.value)]
@@ -199,7 +199,7 @@ def roles_of(recipe: Node) -> tuple[str, ...]:
 
 def _data(name: str, node: Node, folder: Path, problems: Problems) -> dict[str, DataSettings] | None:
     if not isinstance(node.value, dict):
-        message = f"data: found {found(node.value)}, wanted a mapping of roles"
+        message = f"data: found {shown_value(node.value)}, wanted a mapping of roles"
         problems.add(node.place, message, "write data: {evaluation: {source: npz:FILE}}")
         return None
     unknown_keys(node, ROLES, problems, name)
@@ -222,7 +222,7 @@ def _plugins(name: str, node: Node, folder: Path, problems: Problems) -> dict[st
     """References of the user's own passes, by the names that variants may use."""
     example = "plugins: [./mine.py:MyPass]"
     if not isinstance(node.value, dict | tuple):
-        message = f"plugins: found {found(node.value)}, wanted a list of FILE.py:CLASS"
+        message = f"plugins: found {shown_value(node.value)}, wanted a list of FILE.py:CLASS"
         problems.add(node.place, message, f"write {example}")
         return None
     listed = [*node.items(), *(("", item) for item in node.elements())]
@@ -233,7 +233,7 @@ def _plugins(name: str, node: Node, folder: Path, problems: Problems) -> dict[st
     read: dict[str, str] = {}
     for alias, item in listed:
         if not isinstance(item.value, str):
-            message = f"plugins: found {found(item.value)}, wanted FILE.py:CLASS"
+            message = f"plugins: found {shown_value(item.value)}, wanted FILE.py:CLASS"
             problems.add(item.place, message, f"write {example}")
             continue
         wrong = user_code.problem(item.value, folder)

@@ -171,7 +171,7 @@ def note(
             message = f"missing key {key!r}" + (f" in {owner}" if owner else "")
             problems.add(at.node.start, message, f"add {key}: ...", kind=kind)
         else:
-            message, hint = _said([one for one, _ in group], at.node, path, where)
+            message, hint = _message_and_hint([one for one, _ in group], at.node, path, where)
             hint = _as_mapping(model, error, at.node) or hint
             problems.add(at.node.place, message, hint, kind=kind)
 
@@ -182,12 +182,14 @@ def _unknown(
     key = str(error["loc"][-1])
     allowed = allowed_keys(model, error["loc"][:-1])
     owner = _name(at.path[:-1], where)
-    message = f"unknown key {found(key)}" + (f" in {owner}" if owner else "")
+    message = f"unknown key {shown_value(key)}" + (f" in {owner}" if owner else "")
     hint = did_you_mean(key, allowed) or "it has no options: remove the key"
     problems.add(at.node.start, message, hint, kind=kind)
 
 
-def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -> tuple[str, str]:
+def _message_and_hint(
+    group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str
+) -> tuple[str, str]:
     """Message and hint of the errors at one node."""
     error = group[0]
     name = _name(path, where)
@@ -202,7 +204,7 @@ def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -
     wanted = " or ".join("a name" if r"[A-Za-z_]\w*$" in want else want for want in wants)
     choices = [choice for problem in group for choice in _choices(problem)]
     hint = hint_for(error["type"], node.plain(), choices, path or (where,))
-    return f"{label}found {found(node.value, wanted)}, wanted {wanted}", hint
+    return f"{label}found {shown_value(node.value, wanted)}, wanted {wanted}", hint
 
 
 def _as_mapping(model: type[BaseModel], error: Any, node: Node) -> str:
@@ -240,7 +242,7 @@ def _name(path: Sequence[Any], where: str) -> str:
     return name
 
 
-def found(value: Any, wanted: str = "") -> str:
+def shown_value(value: Any, wanted: str = "") -> str:
     """A value as a person would call it."""
     if value is None:
         return "nothing"
@@ -266,7 +268,7 @@ def unknown_keys(node: Node, allowed: Sequence[str], problems: Problems, where: 
     """Note every key of a mapping that is not allowed."""
     for key, item in node.items():
         if key not in allowed:
-            message = f"unknown key {found(key)}" + (f" in {where}" if where else "")
+            message = f"unknown key {shown_value(key)}" + (f" in {where}" if where else "")
             problems.add(item.start, message, did_you_mean(key, allowed))
 
 

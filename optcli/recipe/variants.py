@@ -14,7 +14,7 @@ from optcli.recipe.models import PassUse, RunnerUse, Variant, VariantSettings
 from optcli.recipe.names import TAKEN, name_problem
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.rebasing import Rebasing
-from optcli.recipe.validation import allowed_keys, checked, found
+from optcli.recipe.validation import allowed_keys, checked, shown_value
 from optcli.settings import user_code
 from optcli.settings.references import CODE
 
@@ -50,7 +50,9 @@ class VariantReader:
         seen: dict[str, str] = {}
         for name, node in nodes.items():
             if (wrong := name_problem(name, taken=TAKEN)) is not None:
-                self._problems.add(node.start, f"the variant name {found(name)}: {wrong[0]}", wrong[1])
+                self._problems.add(
+                    node.start, f"the variant name {shown_value(name)}: {wrong[0]}", wrong[1]
+                )
             elif name.lower() in seen:
                 other = seen[name.lower()]
                 message = f"the variants {other!r} and {name!r} differ in capitals only"
@@ -64,16 +66,16 @@ class VariantReader:
             hint = f"write [{excerpt(str(node.value))}]"
             if node.value is None:
                 hint = "write [] for a variant without passes"
-            add(node.place, f"found {found(node.value)}, wanted a list of passes", hint)
+            add(node.place, f"found {shown_value(node.value)}, wanted a list of passes", hint)
             return False
         for key, item in node.items():
             if key not in _KEYS:
-                add(item.start, f"unknown key {found(key)} in a variant", self._belongs(key))
+                add(item.start, f"unknown key {shown_value(key)} in a variant", self._belongs(key))
         listed = node.get("passes")
         if listed is not None and not isinstance(listed.value, tuple):
             is_mapping = isinstance(listed.value, dict)
             names = ", ".join(listed.value) if is_mapping else str(listed.value or "")
-            message = f"passes: found {found(listed.value)}, wanted a list of passes"
+            message = f"passes: found {shown_value(listed.value)}, wanted a list of passes"
             add(listed.place, message, f"write passes: [{excerpt(names)}]")
             return False
         return True
@@ -112,7 +114,7 @@ class VariantReader:
     def _pass(self, item: Node) -> PassUse | None:
         add = self._problems.add
         if not isinstance(item.value, dict) or not item.value:
-            message = f"found {found(item.value)}, wanted a pass"
+            message = f"found {shown_value(item.value)}, wanted a pass"
             add(item.place, message, "write a name, or {NAME: {OPTION: VALUE}}")
             return None
         if len(item.value) > 1:
@@ -127,7 +129,9 @@ class VariantReader:
             return None
         ((name, options),) = item.value.items()
         if not isinstance(options.value, dict):
-            message = f"{excerpt(name)}: found {found(options.value)}, wanted a mapping of options"
+            message = (
+                f"{excerpt(name)}: found {shown_value(options.value)}, wanted a mapping of options"
+            )
             add(options.place, message, f"write {{{excerpt(name)}: {{OPTION: VALUE}}}}")
             return None
         return self._named(name, options, item)
@@ -154,7 +158,9 @@ class VariantReader:
         offered = registry.entry_points("optcli.passes").get(name)
         if offered is not None:
             return use.model_copy(update={"reference": offered})
-        self._problems.add(item.place, f"unknown pass {found(name)}", did_you_mean(name, self._known()))
+        self._problems.add(
+            item.place, f"unknown pass {shown_value(name)}", did_you_mean(name, self._known())
+        )
         return None
 
     def _wrong_code(self, reference: str) -> tuple[str, str] | None:
@@ -190,7 +196,11 @@ class VariantReader:
     def _runner(self, node: Node) -> RunnerUse | None:
         add = self._problems.add
         if not isinstance(node.value, dict):
-            add(node.place, f"runner: found {found(node.value)}, wanted a name or a mapping", _A_RUNNER)
+            add(
+                node.place,
+                f"runner: found {shown_value(node.value)}, wanted a name or a mapping",
+                _A_RUNNER,
+            )
             return None
         name = node.get("name")
         if name is None:
@@ -199,7 +209,7 @@ class VariantReader:
             return None
         if name.value not in runners.names():
             hint = did_you_mean(str(name.value), runners.names())
-            add(name.place, f"unknown runner {found(name.value)}", hint)
+            add(name.place, f"unknown runner {shown_value(name.value)}", hint)
             return None
         kind = runners.find(name.value)
         settings = self._rebasing.node(node.without("name"), kind)
@@ -228,7 +238,7 @@ class _Resolving:
         parent = extends.value
         if parent not in self.nodes:
             hint = did_you_mean(parent, [other for other in self.nodes if other != name])
-            self.problems.add(extends.place, f"extends an unknown variant {found(parent)}", hint)
+            self.problems.add(extends.place, f"extends an unknown variant {shown_value(parent)}", hint)
             return own
         if parent in (*below, name):
             circle = excerpt(" -> ".join((*below, name, parent)), 300)

@@ -3,10 +3,6 @@
 The only room besides `cli/` that shapes text for the screen: fractions become percent here.
 """
 
-from __future__ import annotations
-
 from optcli.report.csv_text import csv_text
 from optcli.report.notes import ending
 from optcli.report.recommendation import Advice, recommend
-
-__all__ = ["Advice", "csv_text", "ending", "recommend"]

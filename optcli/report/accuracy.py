@@ -18,7 +18,7 @@ _WORST = 10
 
 
 @dataclass(frozen=True)
-class _Row:
+class _JudgedVariant:
     """One artifact that was judged."""
 
     name: str
@@ -30,7 +30,7 @@ class _Row:
 def document(report: Report, *, per_class: bool = False) -> Document:
     """For every kind of reader; `per_class` adds the metric of every class, where it has one."""
     judged = [
-        _Row(name, variant, variant.accuracy, name == report.baseline)
+        _JudgedVariant(name, variant, variant.accuracy, name == report.baseline)
         for name, variant in report.variants.items()
         if variant.accuracy is not None
     ]
@@ -49,14 +49,14 @@ def document(report: Report, *, per_class: bool = False) -> Document:
     )
 
 
-def _columns(judged: Sequence[_Row]) -> list[Column[_Row]]:
+def _columns(judged: Sequence[_JudgedVariant]) -> list[Column[_JudgedVariant]]:
     metric = next((row.accuracy.metric for row in judged if row.accuracy.metric), None)
     labelled = [
-        Column[_Row](metric or "", lambda row: Cell(wording.percent(row.accuracy.value))),
-        Column[_Row](
+        Column[_JudgedVariant](metric or "", lambda row: Cell(wording.percent(row.accuracy.value))),
+        Column[_JudgedVariant](
             "change", lambda row: Cell("" if row.is_baseline else wording.change(row.accuracy))
         ),
-        Column[_Row]("lost, gained", _sides),
+        Column[_JudgedVariant]("lost, gained", _sides),
     ]
     return [
         Column("variant", lambda row: Cell(row.name), align="left"),
@@ -69,21 +69,21 @@ def _columns(judged: Sequence[_Row]) -> list[Column[_Row]]:
     ]
 
 
-def _sides(row: _Row) -> Cell:
+def _sides(row: _JudgedVariant) -> Cell:
     one = row.accuracy
     return Cell("" if row.is_baseline or one.regressed is None else f"{one.regressed}, {one.improved}")
 
 
-def _apart(row: _Row) -> Cell:
+def _apart(row: _JudgedVariant) -> Cell:
     return Cell("reference" if row.is_baseline else wording.difference(row.accuracy.output_error))
 
 
-def _verdict(row: _Row) -> Cell:
+def _verdict(row: _JudgedVariant) -> Cell:
     text, tone = wording.verdict(row.variant, row.is_baseline)
     return Cell(text, tone=tone)
 
 
-def _of_variant(row: _Row, baseline: str, per_class: bool) -> Section:
+def _of_variant(row: _JudgedVariant, baseline: str, per_class: bool) -> Section:
     """Its figures and verdicts; folded where all is well."""
     runner = row.variant.runner or {}
     what = (runner.get("name"), runner.get("precision"), row.accuracy.isa)
@@ -95,7 +95,7 @@ def _of_variant(row: _Row, baseline: str, per_class: bool) -> Section:
     )
 
 
-def _parts(row: _Row, baseline: str, per_class: bool) -> Iterator[Part]:
+def _parts(row: _JudgedVariant, baseline: str, per_class: bool) -> Iterator[Part]:
     yield Items(list(_lines(row, baseline)))
     if per_class:
         yield _classes(row.accuracy)
@@ -108,7 +108,7 @@ def _parts(row: _Row, baseline: str, per_class: bool) -> Iterator[Part]:
         yield table
 
 
-def _lines(row: _Row, baseline: str) -> Iterator[str]:
+def _lines(row: _JudgedVariant, baseline: str) -> Iterator[str]:
     accuracy = row.accuracy
     if accuracy.metric is not None:
         different = accuracy.samples if accuracy.distinct is None else accuracy.distinct
@@ -202,19 +202,19 @@ def table_of_classes(
     labels = sorted({label for of_class in figures.values() for label in of_class})
 
     def worst(label: int) -> float:
-        beside = [of_class[label] for of_class in figures.values() if label in of_class]
-        return min(each.value - (each.baseline or 0.0) for each in beside)
+        figures_of_class = [of_class[label] for of_class in figures.values() if label in of_class]
+        return min(each.value - (each.baseline or 0.0) for each in figures_of_class)
 
     shown = sorted(sorted(labels, key=worst)[:most]) if len(labels) > most else labels
     cells: list[Sequence[str]] = []
     for label in shown:
-        beside = [of_class.get(label) for of_class in figures.values()]
-        samples = next(each.samples for each in beside if each is not None)
+        figures_beside = [of_class.get(label) for of_class in figures.values()]
+        samples = next(each.samples for each in figures_beside if each is not None)
         values = [
             ""
             if each is None
             else f"{wording.percent(each.value)} {'' if name == baseline else _of_class(each)}".strip()
-            for name, each in zip(figures, beside, strict=True)
+            for name, each in zip(figures, figures_beside, strict=True)
         ]
         cells.append((str(label), str(samples), *values))
     return table_of_texts(("class", "samples", *figures), cells)

@@ -19,7 +19,7 @@ from optcli.report.notes import advice, ending, footer, notes, serving_line
 from optcli.report.rows import accuracy_label, batch_sizes, every_row, rows
 from optcli.report.sweep import operating
 from optcli.results import Report
-from optcli.results.document import Document, Items, Names, Picture, Section, Table, table_of_texts
+from optcli.results.document import Chart, Document, Items, Names, Section, Table, table_of_texts
 
 _CODES = {
     0: ("done", "accept"),
@@ -82,7 +82,7 @@ def document(
             pictures(report, images or {}),
             *_pictures(report),
             *(tuning.sections(report.tuning, on_pages=True) if report.tuning else ()),
-            Section("Where the time went", [Picture(lambda: _timings(report))]),
+            Section("Where the time went", [Chart(lambda: _timings(report))]),
             Section(
                 _MEASURED,
                 [_environment(first), Section("What the words mean", [Names(_GLOSSARY)], folded=True)],
@@ -177,7 +177,7 @@ def _distributions(report: Report, quantiles: Quantiles, on: str) -> Iterator[Se
     parts = [
         Section(
             f"Batch size {size}",
-            [Picture(lambda size=size: distributions(report, size, quantiles))],  # type: ignore[misc]
+            [Chart(lambda size=size: distributions(report, size, quantiles))],  # type: ignore[misc]
             folded=size != sizes[0],
         )
         for size in sizes
@@ -190,7 +190,7 @@ def _pictures(report: Report) -> Iterator[Section]:
         yield operating(report)
     lead = "Left is faster. Whiskers are 95 % intervals, the dotted steps the Pareto frontier."
     yield Section(
-        f"{accuracy_label(report)} against latency", [Picture(lambda: tradeoff(report) or "")], lead
+        f"{accuracy_label(report)} against latency", [Chart(lambda: tradeoff(report) or "")], lead
     )
 
 

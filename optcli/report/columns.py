@@ -195,16 +195,16 @@ def verdict(row: Row) -> Cell:
     """The verdicts in few words."""
     if row.variant.status == "failed":
         return Cell("failed", tone="reject")
-    said, outcome = wording.verdict(row.variant, row.is_baseline)
-    return Cell(said, tone="baseline" if said == "baseline" else outcome)
+    words, outcome = wording.verdict(row.variant, row.is_baseline)
+    return Cell(words, tone="baseline" if words == "baseline" else outcome)
 
 
 def _verdict_cells(row: Row) -> dict[str, Any]:
     """The verdict of what was built, for CSV."""
     if row.variant.status not in ("built", "cached"):
         return {"verdict": "", "outcome": ""}
-    said, outcome = wording.verdict(row.variant, row.is_baseline)
-    return {"verdict": said, "outcome": outcome}
+    words, outcome = wording.verdict(row.variant, row.is_baseline)
+    return {"verdict": words, "outcome": outcome}
 
 
 _FEW_COLUMNS = (Layout.TWO_LINES, Layout.THREE_LINES, Layout.NARROW)

@@ -89,17 +89,19 @@ def _compared(report: GateReport) -> str:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _ComparedVariant:
     """One comparison of a variant."""
 
     variant: str
     comparison: Comparison
 
 
-def rows(report: GateReport) -> list[_Row]:
+def rows(report: GateReport) -> list[_ComparedVariant]:
     """One row per comparison, in the recipe's order."""
     return [
-        _Row(name, each) for name, variant in report.variants.items() for each in variant.comparisons
+        _ComparedVariant(name, each)
+        for name, variant in report.variants.items()
+        for each in variant.comparisons
     ]
 
 
@@ -119,13 +121,13 @@ def causes(variant: GatedVariant) -> Iterator[str]:
         )
 
 
-def _name(row: _Row) -> Cell:
+def _name(row: _ComparedVariant) -> Cell:
     compared = row.comparison
     size = "" if compared.batch_size is None else f", batch {compared.batch_size}"
     return Cell(f"{compared.name}{size}")
 
 
-def _verdict(row: _Row) -> Cell:
+def _verdict(row: _ComparedVariant) -> Cell:
     compared = row.comparison
     verdict = WORDS[compared.outcome]
     if compared.improved:
@@ -165,7 +167,7 @@ def _limit(compared: Comparison) -> str:
     return f"+{100 * compared.limit:g} %{besides}"
 
 
-COLUMNS: tuple[Column[_Row], ...] = (
+COLUMNS: tuple[Column[_ComparedVariant], ...] = (
     Column("variant", lambda row: Cell(row.variant), align="left"),
     Column("figure", _name, align="left"),
     Column("baseline", lambda row: _side(row.comparison.baseline, row.comparison.unit)),

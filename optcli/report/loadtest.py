@@ -15,11 +15,11 @@ from optcli.report.terminal import figures
 from optcli.results import Estimate
 from optcli.results.document import (
     Cell,
+    Chart,
     Column,
     Document,
     Items,
     Names,
-    Picture,
     Section,
     Table,
     table_of_texts,
@@ -63,16 +63,16 @@ def _sections(test: LoadTest) -> Iterator[Section]:
     yield Section("What was loaded", [Names(_about(test))])
     yield Section(
         "Operating curve",
-        [Picture(lambda: curve(test))],
+        [Chart(lambda: curve(test))],
         "Lines are predicted, points measured; filled points keep the promise.",
     )
     yield Section("Loads", [Table(_columns(test), test.points)])
     yield Section(
         "In the server",
-        [Table(_server_columns(test), _with_server(test))],
+        [Table(_server_columns(test), [point for point in test.points if point.server is not None])],
         "Means over the windows, by the server's own metrics.",
     )
-    yield Section("Limit and calibration", [Names(_found(test))])
+    yield Section("Limit and calibration", [Names(_results(test))])
     verdicts = [
         f"{each.name}: {each.outcome}{'' if each.blocking else ' (advice)'}, {each.reason}"
         for each in test.verdicts
@@ -172,11 +172,6 @@ def _server_columns(test: LoadTest) -> list[Column[LoadPoint]]:
     ]
 
 
-def _with_server(test: LoadTest) -> list[LoadPoint]:
-    """The loads for which the server's own metrics are known."""
-    return [point for point in test.points if point.server is not None]
-
-
 def _about(test: LoadTest) -> list[tuple[str, str]]:
     """Names and values of what was loaded, and with what."""
     served = test.served
@@ -216,7 +211,7 @@ def _about(test: LoadTest) -> list[tuple[str, str]]:
     return lines
 
 
-def _found(test: LoadTest) -> list[tuple[str, str]]:
+def _results(test: LoadTest) -> list[tuple[str, str]]:
     """Names and values of the limit and of the calibration, where there are some."""
     lines = []
     if test.limit is not None:

@@ -145,7 +145,7 @@ def _packing(report: Report) -> Iterator[str]:
 
 
 # Facts that name what was not quantized, the kind of each, and the reason in words.
-_KEPT: tuple[tuple[str, Any, str], ...] = (
+_PROMISES: tuple[tuple[str, Any, str], ...] = (
     (
         OUTPUT_TAIL,
         list | tuple,
@@ -162,7 +162,7 @@ _KEPT: tuple[tuple[str, Any, str], ...] = (
 
 def _floats(report: Report) -> Iterator[str]:
     """Operators that were not quantized; a line for all variants that keep the same, for one reason."""
-    for fact, kind, reason in _KEPT:
+    for fact, kind, reason in _PROMISES:
         variants_of: dict[str, list[str]] = {}
         for name, variant in report.variants.items():
             facts = variant.steps[-1].facts if variant.steps else {}

@@ -10,10 +10,10 @@ from optcli.report.html import marks
 from optcli.report.html.marks import HEIGHT, PANEL, Area, Dot, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.results.document import (
+    Chart,
     Document,
     Items,
     Names,
-    Picture,
     Section,
     Table,
     table_of_texts,
@@ -43,7 +43,7 @@ def document(plan: Plan) -> Document:
         title=plan.name,
         label=label,
         outcome=outcome,
-        hint=_asked(plan),
+        hint=_question(plan),
         sections=list(_sections(plan)),
         answer=plan.sentence,
         reasons=[plan.reason],
@@ -56,12 +56,12 @@ def _sections(plan: Plan) -> Iterator[Section]:
     if plan.by_batch:
         name = f"Batch sizes, on {counted(one.instances if one else 1, 'instance')}"
         lead = "What a larger batch costs in latency and brings in throughput, all else as chosen."
-        yield Section(name, [Picture(lambda: by_batch(plan)), _by_batch(plan)], lead)
+        yield Section(name, [Chart(lambda: by_batch(plan)), _by_batch(plan)], lead)
     if plan.by_rate:
         limit = plan.slo_ms.get(plan.drawn)
         name = f"{plan.drawn} against the rate" + (f", promised {limit:g} ms" if limit else "")
         lead = "The recommended configuration at other rates; the chosen point is filled."
-        yield Section(name, [Picture(lambda: by_rate(plan), _bars(plan))], lead)
+        yield Section(name, [Chart(lambda: by_rate(plan), _bars(plan))], lead)
     yield Section("Waits", [_waits(plan)])
     yield Section("Priorities", [Items([_of_priority(each) for each in plan.priorities])])
     if one is not None:
@@ -89,7 +89,7 @@ def _figures(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
         yield wording.number(one.cost_per_1000), "cost of 1,000 inferences"
 
 
-def _asked(plan: Plan) -> str:
+def _question(plan: Plan) -> str:
     """The promise and the traffic in one line."""
     slo = " and ".join(f"{name} <= {limit:g} ms" for name, limit in plan.slo_ms.items())
     came, planned = plan.rate_per_s, plan.planned_rate_per_s

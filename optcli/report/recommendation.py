@@ -260,8 +260,9 @@ def _right(accuracy: Accuracy | None, baseline: str) -> str:
     if accuracy is None:
         return ", outputs not compared"
     if accuracy.value is None or accuracy.metric is None or accuracy.drop is None:
-        far = wording.difference(accuracy.output_error)
-        return f", outputs {far}{' to' if far == 'equal' else ' from'} {baseline}'s, accuracy not known"
+        error = wording.difference(accuracy.output_error)
+        word = "to" if error == "equal" else "from"
+        return f", outputs {error} {word} {baseline}'s, accuracy not known"
     points = 100 * accuracy.drop.value
     moved = f"{abs(points):.2f} points {'lower' if points > 0 else 'higher'}"
     moved = "unchanged" if abs(points) < 0.005 else moved

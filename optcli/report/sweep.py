@@ -11,7 +11,7 @@ from optcli.report.html import marks
 from optcli.report.html.marks import HEIGHT, PANEL, Area, Dot, Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.results import Estimate, Report, Sweep, SweepFit, SweepPoint, VariantReport
-from optcli.results.document import Cell, Column, Items, Picture, Section, Table
+from optcli.results.document import Cell, Chart, Column, Items, Section, Table
 from optcli.results.outcomes import SERVICE_LEVEL
 
 # Of the interquartile range over the median, as everywhere.
@@ -200,7 +200,7 @@ def operating(report: Report) -> Section:
     limit = f" The budget is {budget.percentile} {budget.limit_ms:g} ms." if budget else ""
     return Section(
         "Operating curve",
-        [Picture(lambda: _drawn(curves, budget)), Items(_lines(report, curves, budget))],
+        [Chart(lambda: _drawn(curves, budget)), Items(_lines(report, curves, budget))],
         f"What a larger batch costs in latency and brings in throughput.{limit} Whiskers are 95 %"
         " intervals.",
         on_pages=True,

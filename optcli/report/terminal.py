@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli.results.document import (
+    Chart,
     Code,
     Column,
     Document,
@@ -14,7 +15,6 @@ from optcli.results.document import (
     Layout,
     Names,
     Part,
-    Picture,
     R,
     Section,
     Table,
@@ -116,8 +116,8 @@ class _Shown:
             yield from _pairs(shown)
         elif isinstance(part, Items):
             yield from (Padding(Text(line), (0, 0, 0, 2), expand=False) for line in part.lines)
-        elif isinstance(part, Code | Picture):
-            lines = part.lines if isinstance(part, Picture) else part.text.splitlines()
+        elif isinstance(part, Code | Chart):
+            lines = part.lines if isinstance(part, Chart) else part.text.splitlines()
             yield from (Text(line, no_wrap=True, overflow="ignore") for line in lines)
 
 

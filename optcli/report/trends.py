@@ -9,8 +9,8 @@ from optcli.report import wording
 from optcli.report.html import marks
 from optcli.report.html.marks import Area, Dot
 from optcli.report.html.tags import Markup
-from optcli.results.document import Cell, Column, Document, Picture, Section, Table
-from optcli.results.gate import Entry, Trend
+from optcli.results.document import Cell, Chart, Column, Document, Section, Table
+from optcli.results.gate import HistoryEntry, Trend
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 40
@@ -41,8 +41,8 @@ def document(trends: Sequence[Trend]) -> Document:
     )
 
 
-def _picture(trend: Trend) -> Picture:
-    return Picture(lambda: marks.figure(trend.name, lambda width: _chart(trend, width)))
+def _picture(trend: Trend) -> Chart:
+    return Chart(lambda: marks.figure(trend.name, lambda width: _chart(trend, width)))
 
 
 def _changed(trend: Trend) -> str:
@@ -87,14 +87,14 @@ def _chart(trend: Trend, width: int) -> Markup:
         growth = f"{100 * trend.growth(step):+.1f} %"
         drawn.append(marks.text(at, area.top - 6, growth, "middle", kind="budget-name"))
     points = [
-        Dot(number, value, _said(entry))
+        Dot(number, value, _entry_text(entry))
         for number, (value, entry) in enumerate(zip(values, trend.entries, strict=True), 1)
     ]
     drawn.append(marks.dots(0, x, y, points))
     return marks.picture(width, height, trend.name, *drawn)
 
 
-def _said(entry: Entry) -> str:
+def _entry_text(entry: HistoryEntry) -> str:
     commit = f", commit {entry.commit[:10]}" if entry.commit else ""
     return f"{entry.at[:16]}: {wording.figure(entry.value, entry.unit)}{commit}"
 

@@ -11,8 +11,8 @@ from optcli.report.html import marks
 from optcli.report.html.marks import Area, name_labels, spanning
 from optcli.report.html.tags import Markup, tag
 from optcli.results import Estimate
-from optcli.results.document import Document, Items, Picture, Section, Table, table_of_texts
-from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, TuningTrial
+from optcli.results.document import Chart, Document, Items, Section, Table, table_of_texts
+from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, TuningTrial, score_of
 
 _OUTCOMES = {"faster": "accept", "accurate": "inconclusive"}
 _RESULTS = {"timed": "speed alone", "inside": "inside", "outside": "outside", "slower": "slower"}
@@ -40,14 +40,14 @@ def document(tuning: Tuning) -> Document:
 def sections(tuning: Tuning, *, on_pages: bool = False) -> Iterator[Section]:
     """The trials, what they say, and the finalists; `on_pages`: of a report, whose page has them."""
     trials = Section(f"All {counted(len(tuning.trials), 'trial')}", [_trials(tuning)], folded=True)
-    found = [Items([*tuning.findings, *tuning.left_out])]
+    parts = [Items([*tuning.findings, *tuning.left_out])]
     yield Section(
         "What the search tried",
-        [Picture(lambda: search(tuning)), trials],
+        [Chart(lambda: search(tuning)), trials],
         _LEAD,
         on_pages=on_pages,
     )
-    yield Section("What the search found", found, on_pages=on_pages)
+    yield Section("What the search found", parts, on_pages=on_pages)
     yield Section("Finalists", [_finalists(tuning)], on_pages=on_pages)
 
 
@@ -210,7 +210,7 @@ def search(tuning: Tuning) -> Markup:
 
 def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
     area = Area(52, width - 16, 32, _HEIGHT - 42)
-    x = spanning([_score(each) for each in judged], area.left + 14, area.right - 14)
+    x = spanning([score_of(each) for each in judged], area.left + 14, area.right - 14)
     changes = [-100 * _loss(each) for each in judged]
     bar = None if tuning.bar is None else -100 * tuning.bar
     # A trial that lost everything shall not flatten the others.
@@ -227,8 +227,10 @@ def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
     for trial, change in zip(judged, changes, strict=True):
         share = math.sqrt((trial.size_bytes or 1) / largest)
         radius = max(_SMALLEST, _LARGEST * share)
-        at, height = x(_score(trial)), y(max(change, lowest))
-        words = f"trial {trial.number}: {trial.label}, {wording.number(_score(trial))}x, {change:+.2f}"
+        at, height = x(score_of(trial)), y(max(change, lowest))
+        words = (
+            f"trial {trial.number}: {trial.label}, {wording.number(score_of(trial))}x, {change:+.2f}"
+        )
         kind = "solid" if trial.number in names else "faint"
         dot = tag("circle", tag("title", words), cx=at, cy=height, r=radius, class_=kind)
         shapes.append(marks.series(0 if trial.number in names else 7, dot))
@@ -237,10 +239,6 @@ def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
             labels.append(names[trial.number])
     shapes += name_labels(places, labels, area, [])
     return marks.picture(width, _HEIGHT, "Trials of the search", *shapes)
-
-
-def _score(trial: TuningTrial) -> float:
-    return trial.score.value if trial.score is not None else 0.0
 
 
 def _loss(trial: TuningTrial) -> float:

@@ -8,7 +8,7 @@ from optcli import environment
 from optcli.errors import counted
 from optcli.report import wording
 from optcli.report.tuning import points
-from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
+from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial, score_of
 
 # A gain in speed below this is none, and a difference in loss (a fraction) above this is one.
 _GAIN = 1.03
@@ -74,7 +74,7 @@ def int8_that_does_not_pay(trials: Sequence[TuningTrial]) -> TuningTrial | None:
     """The best whole network in INT8, where it is not faster than the best one in float."""
     whole = [trial for trial in trials if trial.score is not None and not _is_cut(trial)]
     int8, in_float = _best(whole, _is("int8")), _best(whole, _is_float)
-    if int8 is None or in_float is None or _score(int8) >= _GAIN * _score(in_float):
+    if int8 is None or in_float is None or score_of(int8) >= _GAIN * score_of(in_float):
         return None
     return int8
 
@@ -107,8 +107,8 @@ def _why_int8_does_not_pay(trials: Sequence[TuningTrial], tuning: Tuning) -> Ite
 def _bought_most(trials: Sequence[TuningTrial], tuning: Tuning) -> Iterator[str]:
     """Which step from the reference to the best network inside the bar gained most."""
     inside = [trial for trial in trials if trial.stage == "inside"]
-    best = max(inside, key=_score, default=None)
-    if best is None or _score(best) < _GAIN:
+    best = max(inside, key=score_of, default=None)
+    if best is None or score_of(best) < _GAIN:
         return
     chosen = best.parameters
     whole = [trial for trial in trials if not _is_cut(trial)]
@@ -118,7 +118,7 @@ def _bought_most(trials: Sequence[TuningTrial], tuning: Tuning) -> Iterator[str]
     gains = {
         f"the runtime ({chosen.get('runtime')})": floats,
         f"the precision ({chosen.get('precision')})": same / floats,
-        "pruning and training the network": _score(best) / same if _is_cut(best) else 1.0,
+        "pruning and training the network": score_of(best) / same if _is_cut(best) else 1.0,
     }
     name, gain = max(gains.items(), key=lambda each: each[1])
     if gain >= _GAIN:
@@ -216,15 +216,11 @@ def _best(trials: Sequence[TuningTrial], of: Callable[[TuningTrial], bool]) -> T
     kind = [trial for trial in trials if of(trial)]
     inside = [trial for trial in kind if trial.stage == "inside"]
     judged = [trial for trial in kind if trial.loss is not None]
-    return max(inside or judged or kind, key=_score, default=None)
+    return max(inside or judged or kind, key=score_of, default=None)
 
 
 def _score_of(trial: TuningTrial | None) -> float:
-    return _score(trial) if trial is not None else 0.0
-
-
-def _score(trial: TuningTrial) -> float:
-    return trial.score.value if trial.score is not None else 0.0
+    return score_of(trial) if trial is not None else 0.0
 
 
 def _is(precision: str) -> Callable[[TuningTrial], bool]:

@@ -28,22 +28,6 @@ from optcli.results.reading import record_of
 from optcli.results.serving import ServingChoice
 from optcli.results.tuning import Repair, Tuning
 
-__all__ = [
-    "SCHEMA",
-    "Accuracy",
-    "Against",
-    "Estimate",
-    "Flag",
-    "Latency",
-    "Outcome",
-    "OutputError",
-    "Recommendation",
-    "Report",
-    "Result",
-    "VariantReport",
-    "Verdict",
-]
-
 SCHEMA = 2
 
 # `ExitCode` of a build that came to its end: `compare` ends as the report says, and others wrote some.
@@ -357,10 +341,6 @@ class Report(Result):
     device: str | None = None
     variants: dict[str, VariantReport]
     devices: dict[str, DeviceReport] = Field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """The public JSON form."""
-        return self.model_dump_json(by_alias=True, indent=2)
 
     @property
     def by_device(self) -> tuple[Report, ...]:

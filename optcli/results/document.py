@@ -151,7 +151,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Chart:
     """A chart; `markup` draws it in HTML, `lines` in a terminal. Its figures stand in tables too."""
 
     markup: Callable[[], str]
@@ -174,7 +174,7 @@ class Section:
     on_pages: bool = False
 
 
-Part = Table[Any] | Names | Items | Code | Picture | Section
+Part = Table[Any] | Names | Items | Code | Chart | Section
 
 
 @dataclass(frozen=True)

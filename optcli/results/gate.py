@@ -192,10 +192,6 @@ class GateReport(Result):
     started: str
     finished: str
 
-    def to_json(self) -> str:
-        """The public JSON form."""
-        return self.model_dump_json(by_alias=True, indent=2)
-
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """Reject before inconclusive before accept; accept of none."""
@@ -205,7 +201,7 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     return "inconclusive" if "inconclusive" in distinct else "accept"
 
 
-class Entry(Result):
+class HistoryEntry(Result):
     """One figure of one run of the gate. `machine` is a digest of CPU, cores and threads."""
 
     at: str
@@ -237,7 +233,7 @@ class Trend:
     batch_size: int | None
     unit: str
     machine: str
-    entries: tuple[Entry, ...]
+    entries: tuple[HistoryEntry, ...]
     steps: tuple[int, ...]
     fewest: int = 0
     latest: float | None = None

@@ -170,10 +170,6 @@ class Calibration(Result):
     own_processors: bool = False
     cpus: tuple[int, ...] = ()
 
-    def to_json(self) -> str:
-        """What `calibration.json` holds."""
-        return self.model_dump_json(by_alias=True, indent=2)
-
 
 class Served(Result):
     """What the load went to.
@@ -261,10 +257,6 @@ class Canary(Result):
     payload: str
     verdicts: tuple[Verdict, ...]
 
-    def to_json(self) -> str:
-        """The public JSON form."""
-        return self.model_dump_json(by_alias=True, indent=2)
-
 
 class LoadTest(Result):
     """A server under load, held to its promise.
@@ -295,10 +287,6 @@ class LoadTest(Result):
     drawn: Percentile = "p95"
     curve_ms: dict[str, tuple[tuple[float, float | None], ...]] = Field(default_factory=dict)
     notes: tuple[LoadNote, ...] = ()
-
-    def to_json(self) -> str:
-        """The public JSON form."""
-        return self.model_dump_json(by_alias=True, indent=2)
 
 
 DRIFT_SCHEMA = 1
@@ -400,7 +388,3 @@ class Drift(Result):
     inputs: tuple[DriftInput, ...]
     verdicts: tuple[Verdict, ...]
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> str:
-        """The public JSON form."""
-        return self.model_dump_json(by_alias=True, indent=2)

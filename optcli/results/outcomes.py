@@ -36,6 +36,10 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
+    def to_json(self) -> str:
+        """The public JSON form."""
+        return self.model_dump_json(by_alias=True, indent=2)
+
 
 class Estimate(Result):
     """A value with its 95 % interval; `low` and `high` are None where the samples do not give one."""
@@ -238,7 +242,7 @@ class OutputError(Result):
     changes: tuple[InterfaceChange, ...] = ()
 
 
-class Figure(Result):
+class FurtherFigure(Result):
     """A further figure of a variant beside the baseline's, such as `calibration_error`."""
 
     value: float
@@ -313,7 +317,7 @@ class Accuracy(Result):
     mcnemar_p: float | None = None
     agreement: float | None = None
     scores: ScoreChange | None = None
-    figures: dict[str, Figure] = Field(default_factory=dict)
+    figures: dict[str, FurtherFigure] = Field(default_factory=dict)
     classes: tuple[ClassChange, ...] = ()
     per_class: tuple[ClassFigure, ...] = ()
     distinct: int | None = None

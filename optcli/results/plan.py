@@ -230,7 +230,3 @@ class Plan(Result):
         rate = one.share * self.planned_per_s
         changes = {"recommended": one.configuration, "planned_rate_per_s": rate, "priorities": ()}
         return self.model_copy(update=changes)
-
-    def to_json(self) -> str:
-        """The public JSON form."""
-        return self.model_dump_json(by_alias=True, indent=2)

@@ -220,6 +220,11 @@ def product(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(value=one.value * other.value, low=one.low * other.low, high=one.high * other.high)
 
 
+def score_of(trial: TuningTrial) -> float:
+    """The objective as a multiple of the reference's, larger is better; 0 where it is not known."""
+    return trial.score.value if trial.score is not None else 0.0
+
+
 def geometric_mean(estimates: list[Estimate]) -> Estimate | None:
     """The geometric mean of ratios; its bounds are the means of their bounds, which is wide enough."""
     if not estimates:

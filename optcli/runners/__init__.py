@@ -127,8 +127,8 @@ class Runner(Settings):
     def without_batch(self) -> frozenset[str]:
         """Outputs that belong to a call as a whole, by what the model declares.
 
-        The batch size is fixed, and their first dimension varies: detections of one image, say. Empty
-        where the runtime does not tell.
+        The batch size is fixed, and their first dimension varies: such as the detections of one image.
+        Empty where the runtime does not tell.
         """
         return frozenset()
 

@@ -268,7 +268,7 @@ def opened(
     if available and not onnxruntime_providers.is_plugin(provider):
         providers = [(provider.name, dict(options)), *provider.behind]
         try:
-            # Otherwise it prints what it is told, and tries again on the CPU.
+            # Otherwise it prints the error, and tries again on the CPU.
             session = onnxruntime.InferenceSession(
                 path, settings, providers=providers, enable_fallback=0
             )

@@ -159,7 +159,7 @@ class PytorchRunner(Runner):
         except RunnerError:
             raise
         except Exception as error:
-            raise RunnerError(self._failure(error)) from error
+            raise RunnerError(f"PyTorch failed: {type(error).__name__}: {first_line(error)}") from error
 
     def close(self) -> None:
         self._model = None
@@ -174,10 +174,6 @@ class PytorchRunner(Runner):
         assert self._model is not None
         positional, keyword = self._bound
         return self._model(*positional, **keyword)
-
-    def _failure(self, error: Exception) -> str:
-        """What is said of a call that failed."""
-        return f"PyTorch failed: {type(error).__name__}: {first_line(error)}"
 
     def _choose_device(self, artifact: Artifact) -> None:
         """Set threads and device, with FP32 on a GPU as exact as it was asked for: see `chosen`.

@@ -100,7 +100,7 @@ class AotiRunner(PytorchRunner):
     def observed(self) -> dict[str, Any]:
         if self._model is None or not self._routes.fixed:
             return {}
-        return {"batches": {str(n): self._routes.said(n) for n in sorted(self._model.seen)}}
+        return {"batches": {str(n): self._routes.route_of(n) for n in sorted(self._model.seen)}}
 
     def close(self) -> None:
         self._model = None

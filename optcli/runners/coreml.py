@@ -11,7 +11,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import RunnerError, raised_as
 from optcli.models.formats import coreml as coreml_format
-from optcli.models.formats.coreml import Tensor
+from optcli.models.formats.coreml import FeatureDescription
 from optcli.runners import Runner
 from optcli.runners._shapes import Pieces
 
@@ -40,7 +40,7 @@ class CoremlRunner(Runner):
     )
 
     _model: MLModel | None = PrivateAttr(None)
-    _taken: list[Tensor] = PrivateAttr(default_factory=list)
+    _taken: list[FeatureDescription] = PrivateAttr(default_factory=list)
     _names: tuple[str, ...] = PrivateAttr(())
     _pieces: Pieces = PrivateAttr(Pieces([]))
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.models.engines import child
+from optcli.models.engines.running.execution import EngineExecution
 from optcli.models.engines.running.remote import RemoteExecution
 from optcli.runners._engine import EngineRunner
 from optcli.settings.references import MachinePath
-
-if TYPE_CHECKING:
-    from optcli.models.engines.running.execution import EngineExecution
 
 
 class TensorrtRunner(EngineRunner):

@@ -25,8 +25,6 @@ from optcli.scaffold.wording import InputText, relative, safe_name, sized
 from optcli.settings import Settings, TensorSpec, batched
 from optcli.workers import confinement, run
 
-__all__ = ["Draft", "InputText", "draft"]
-
 _TIMEOUT_S = 600.0
 _ONE_IMAGE = "the batch is fixed at 1: an input of the model says the size of one image"
 _FILES = ("executorch", "exported", "litert", "onnx", "torchscript")  # sources that are one file
@@ -132,8 +130,8 @@ def _looked(
     """
 
     def look(arguments: dict[str, Any]) -> Looked:
-        asked = source.model_copy(update={"arguments": arguments})
-        request = SourceLookRequest(kind, asked.model_dump(mode="json"), inputs)
+        named = source.model_copy(update={"arguments": arguments})
+        request = SourceLookRequest(kind, named.model_dump(mode="json"), inputs)
         confined = () if source.foreign else None
         if source.foreign and source.format in SCANNED and not source.trust:
             confinement.require_whole(f"{kind}:{source.target}")

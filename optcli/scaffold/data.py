@@ -73,7 +73,7 @@ def _folders(path: Path, recipe: Path) -> Data:
         require(settings, path, path)
         by_part[part] = class_names(settings, path) or ()
     classes = tuple(sorted({name for each in by_part.values() for name in each}))
-    halves, others = [name for name in classes if name.lower() in _NO_CLASSES], _beside(path)
+    halves, others = [name for name in classes if name.lower() in _NO_CLASSES], _neighbours(path)
     if len(classes) < 2 or halves:  # a folder of images is no class where a table has their labels
         for folder in (path, *(path / name for name in names)):
             if labelled := _labelled(folder, recipe):
@@ -128,7 +128,7 @@ def _tables(path: Path) -> Iterator[Path]:
         yield from sorted(each for each in folder.iterdir() if each.suffix.lower() in _TABLES)
 
 
-def _beside(path: Path) -> str:
+def _neighbours(path: Path) -> str:
     """What lies below a folder beside images, in words; empty where nothing does."""
     kinds: Counter[str] = Counter()
     for _, _, names in os.walk(path):

@@ -79,11 +79,11 @@ def divided(kind: str, path: Path, recipe: Path, *more: str) -> Data:
         classes=classes,
         about=about,
         notes=(f"the data are read as {about}",),
-        beside=_beside(judged) if judged.boxed else (),
+        further_targets=_other_targets(judged) if judged.boxed else (),
     )
 
 
-def _beside(judged: Collection) -> tuple[str, ...]:
+def _other_targets(judged: Collection) -> tuple[str, ...]:
     """What the objects have beside boxes: every target of the data has it."""
     items = judged.open((TensorSpec(name="image", shape=(1, 3, 1, 1)),))
     targets = getattr(items, "targets", lambda: iter(()))()
@@ -188,8 +188,8 @@ class Data:
     """`source` as a recipe writes it, and what stands below it for each role, one line an item.
 
     `kind` says what is judged: classes of images, boxes, or the class of each pixel. `classes` is how
-    many there are, `ignored` the value of pixels that do not count. `beside` is what objects have
-    beside boxes: `segmentation`, `keypoints` or `corners`. `several`: an image may show several.
+    many there are, `ignored` the value of pixels that do not count. `further_targets` are what objects
+    have beside boxes: `segmentation`, `keypoints` or `corners`. `several`: an image may show several.
     """
 
     kind: Literal["classes", "boxes", "pixels"]
@@ -200,7 +200,7 @@ class Data:
     ignored: int | None = None
     about: str = ""
     notes: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    further_targets: tuple[str, ...] = ()
     several: bool = False
 
 

@@ -22,7 +22,7 @@ from optcli.models.onnx_graphs.protobuf import element_name, inferred
 from optcli.models.sources import Source, SourceFacts
 from optcli.models.sources._network import OutputsOfBatchError
 from optcli.models.sources.hf import RANDOM
-from optcli.outputs import Probe, options_beside, probe_of
+from optcli.outputs import Probe, decoding_options_of, probe_of
 from optcli.scaffold import shapes
 from optcli.scaffold.inspection import executorch as executorch_inspection
 from optcli.scaffold.inspection import exported as exported_inspection
@@ -132,9 +132,9 @@ def _probed(
     noise = np.random.default_rng(0).uniform(0, 255, spec.concrete(_batch(inputs))).astype(spec.dtype)
     with suppress(Exception):  # whatever the runtime cannot do with it: then nothing is known
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        found = session.run(None, {spec.name: noise})
-        probe = probe_of(found[0])
-        return None if probe is None else replace(probe, beside=options_beside(found))
+        answers = session.run(None, {spec.name: noise})
+        probe = probe_of(answers[0])
+        return None if probe is None else replace(probe, decoding_options=decoding_options_of(answers))
     return None
 
 

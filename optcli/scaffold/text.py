@@ -247,9 +247,9 @@ def _map_of(outputs: Guess, data: Data | None) -> tuple[str, str]:
 
     decoding = yaml.safe_load(outputs.postprocess or "null")
     detector = PostprocessSettings.model_validate(decoding).detector if decoding else None
-    for name in instances.beside(detector[1]) if detector else ():
+    for name in instances.further_outputs(detector[1]) if detector else ():
         metric, part, words = _MAPS[name]
-        if data is None or part in data.beside:
+        if data is None or part in data.further_targets:
             return metric, f"mAP of {words}"
         return "map", f"mAP of boxes: the data have no {words}"
     return "map", "mAP"

@@ -231,8 +231,8 @@ def _read_config(path: Path) -> Any:
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = "" if mark is None else f" in line {mark.line + 1}"
-        said = getattr(error, "problem", None) or first_line(error)
-        raise _wrong(f"it is no YAML{at}: {said}", path) from error
+        message = getattr(error, "problem", None) or first_line(error)
+        raise _wrong(f"it is no YAML{at}: {message}", path) from error
 
 
 def _checked(content: Any, path: Path) -> Any:

@@ -41,13 +41,13 @@ _BELOW_OUTGOING, _TRIES = range(20_000, 32_768), 20
 class Running:
     """A server that answers: its address, its processes, that to signal first, and its port of gRPC.
 
-    `said` grows by the lines that it writes once it is ready.
+    `last_lines` grows by the lines that it writes once it is ready.
     """
 
     url: str
     pids: tuple[int, ...]
     grpc_port: int | None = None
-    said: Sequence[str] = ()
+    last_lines: Sequence[str] = ()
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def running(
         observer.progress(STEP, None, "starting Ray and warming the model up")
         server.wait_until_ready(ready_s, folder)
         observer.finished(STEP, time.monotonic() - started)
-        yield Running(_address(host, port), server.pids(), grpc_port, server.said)
+        yield Running(_address(host, port), server.pids(), grpc_port, server.last_lines)
 
 
 def wait(server: Running) -> None:
@@ -112,7 +112,7 @@ class _Server:
         self._command, self._log, self._stop_s = command, log, stop_s
         self._environment = {**os.environ, **variables}
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self.said: list[str] = []
+        self.last_lines: list[str] = []
 
     def __enter__(self) -> _Server:
         # A session of its own: Ctrl-C goes to optcli alone, which then lets requests be finished.
@@ -167,7 +167,7 @@ class _Server:
                     f" `optcli serve {folder} --log FILE` writes all that the server says",
                 )
             if line.startswith(_READY):
-                self.said.clear()
+                self.last_lines.clear()
                 return
             seen.append(line)
 
@@ -178,7 +178,7 @@ class _Server:
             for line in self._process.stdout:
                 log.write(line)
                 log.flush()
-                self.said.append(line.rstrip("\n"))
+                self.last_lines.append(line.rstrip("\n"))
                 self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 

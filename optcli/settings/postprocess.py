@@ -132,7 +132,7 @@ class BoxDecoding(_Finished):
     original: bool | None = Field(
         None,
         description="boxes are in pixels of the original image, not of the input; default: true where"
-        " the model is told its size, by an input with `value: original_size`",
+        " the model gets its size, from an input with `value: original_size`",
     )
     first_label: int = Field(0, description="the class number of the first class")
     numbering: _Numbering = Field(

@@ -38,18 +38,6 @@ from optcli.store.why import IngredientDifference, Why, explain
 if TYPE_CHECKING:
     from optcli.store.remote import Limits, Remote, RemotePlace
 
-__all__ = [
-    "Admission",
-    "Damage",
-    "IngredientDifference",
-    "Entry",
-    "Removed",
-    "Store",
-    "Why",
-    "explain",
-    "key_of",
-]
-
 _ALIVE = "alive.lock"
 _GONE = "gone-"
 _STUCK = "stuck-"
@@ -211,7 +199,7 @@ class Store:
                 admission.of_files(here)
                 admission.of_model(here)
                 entry_file.adopt(work.parent, sealed(here), there.origin)
-                entry = self._kept(kind, key, work)
+                entry = self._moved_in(kind, key, work)
         except (GoneError, StoreError):  # a store that cannot be written says so where it must be
             return None
         except (RefusedError, OptcliError) as error:
@@ -330,12 +318,12 @@ class Store:
         """
         with disk.failures(self.root):
             entry_file.write(work.parent, kind, key, record, ingredients)
-        entry = self._kept(kind, key, work)
+        entry = self._moved_in(kind, key, work)
         if self.remote is not None:
             self.remote.keep(entry)
         return entry
 
-    def _kept(self, kind: str, key: str, work: Path) -> Entry:
+    def _moved_in(self, kind: str, key: str, work: Path) -> Entry:
         """Move what was sealed beside `work` into place, unless a sound entry has appeared there."""
         final = self.folder(kind, key)
         with disk.failures(self.root), self._commit():

@@ -204,12 +204,9 @@ class Admission(Protocol):
 
     def of_record(self, entry: Entry) -> None:
         """Look at what is said of the entry; its files need not be there."""
-        ...
 
     def of_files(self, entry: Entry) -> None:
         """Look at the files as well, which have the digests that they should have."""
-        ...
 
     def of_model(self, entry: Entry) -> None:
         """Open the model of an entry, once, before the store adopts it."""
-        ...

@@ -66,7 +66,6 @@ class Background(Protocol):
 
     def paused(self) -> AbstractContextManager[None]:
         """Do nothing as long as the block runs."""
-        ...
 
 
 _working: weakref.WeakSet[Background] = weakref.WeakSet()

@@ -20,9 +20,9 @@ from optcli.data import DataSettings
 from optcli.errors import StoreError, UsageError
 from optcli.files import regular_files
 from optcli.recipe import Recipe, as_written
-from optcli.results.tuning import TuningTrial
+from optcli.results.tuning import TuningTrial, score_of
 from optcli.tuning.candidates import written
-from optcli.tuning.trial_facts import cut_of, highest_loss, is_cut, score_of
+from optcli.tuning.trial_facts import cut_of, highest_loss, is_cut
 
 _WIDTH = 96
 _MARK = "# Written by `"

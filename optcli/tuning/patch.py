@@ -18,7 +18,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from optcli.errors import OptcliError, StoreError, UsageError
 from optcli.recipe import Recipe, load
-from optcli.recipe.nodes import Place
+from optcli.recipe.nodes import Position
 
 _WIDTH = 80
 # What YAML reads as that very text.
@@ -34,7 +34,7 @@ def patched(recipe: Recipe, variant: str, index: int, changed: dict[str, Any]) -
     """
     use = recipe.variants[variant].passes[index]
     text = recipe.path.read_text(encoding="utf-8")
-    at = Place.parse(use.place)
+    at = Position.parse(use.place)
     hint = f"set the options there by hand: {use.name}: {_flow(changed, 0)}"
     if not at.line or Path(at.file) != recipe.path:
         raise UsageError("the pass is not written in this recipe's own file", place=at.file, hint=hint)

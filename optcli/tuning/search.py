@@ -78,12 +78,12 @@ def tune(
     settings = settings or BuildSettings()
     require_ray(settings.ray, store)
     with store.connected(observer.warned), evaluating_nodes(settings.ray, store, observer) as nodes:
-        result = _found(start, store, artifacts, settings, nodes, observer, began, restart=restart)
+        result = _result(start, store, artifacts, settings, nodes, observer, began, restart=restart)
         return _judged(result, path, artifacts)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Result:
     """What a search has found, before its finalists are judged. `until` is when its time is over.
 
     `others_share` is that of `Tuning`.
@@ -118,7 +118,7 @@ class _Found:
         return next(iter(self.done), None)
 
 
-def _found(
+def _result(
     start: SearchStart,
     store: Store,
     artifacts: Path | None,
@@ -128,7 +128,7 @@ def _found(
     began: float,
     *,
     restart: bool,
-) -> _Found:
+) -> _Result:
     """Carry out the trials."""
     read, now = start.recipe, environment.now()
     budget_s = 60 * read.tune.minutes
@@ -170,10 +170,10 @@ def _found(
     bar = next((trial.bar for trial in study.trials if trial.bar is not None), bar)
     done = tuple(study.trials)
     budget = budget.slowed_by(share())
-    return _Found(start, trials, budget, bar, done, why, space, display, observer, now, until, share())
+    return _Result(start, trials, budget, bar, done, why, space, display, observer, now, until, share())
 
 
-def _judged(result: _Found, path: Path, artifacts: Path | None) -> Tuning:
+def _judged(result: _Result, path: Path, artifacts: Path | None) -> Tuning:
     """Build and judge the finalists, and write the report: in words what the search has found."""
     read, trial_runner = result.start.recipe, result.trials.trial_runner
     cause = _cause_of_int8(result)
@@ -229,7 +229,7 @@ def _judged(result: _Found, path: Path, artifacts: Path | None) -> Tuning:
     return tuning
 
 
-def _not_reached(result: _Found) -> Iterator[str]:
+def _not_reached(result: _Result) -> Iterator[str]:
     """The passes of `tune.passes` that no trial had: their turn is at the end."""
     tried = {name for trial in result.done for name in trial.parameters.get("passes", {})}
     for name in result.space.further:
@@ -237,7 +237,7 @@ def _not_reached(result: _Found) -> Iterator[str]:
             yield f"{name} was not tried: the search ended before its turn came."
 
 
-def _cause_of_int8(result: _Found) -> str | None:
+def _cause_of_int8(result: _Result) -> str | None:
     """Why INT8 does not pay, where that is asked and there is time to look."""
     about_bytes = result.start.recipe.tune.objective in COUNTED_IN_BYTES
     if about_bytes or result.left_s <= _FOR_A_CAUSE_S or result.why == INTERRUPTED:
@@ -245,7 +245,7 @@ def _cause_of_int8(result: _Found) -> str | None:
     return causes.cause_of_int8(result.done, result.trials)
 
 
-def _measuring_s(result: _Found, chosen: Sequence[TuningTrial]) -> float:
+def _measuring_s(result: _Result, chosen: Sequence[TuningTrial]) -> float:
     """How long the finalists are timed; little after an interrupt: somebody waits for the answer."""
     hurried = result.why == INTERRUPTED
     measuring_s = result.budget.measuring_s(result.left_s, result.first, chosen, hurried=hurried)

@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from optcli.results.tuning import COUNTED_IN_BYTES, TuningTrial
+from optcli.results.tuning import COUNTED_IN_BYTES, TuningTrial, score_of
 from optcli.tuning import rules
 from optcli.tuning.space import Parameters, Space
 from optcli.tuning.trial_facts import (
@@ -30,7 +30,6 @@ from optcli.tuning.trial_facts import (
     fallen,
     is_cut,
     is_part,
-    score_of,
     trained_of,
     whole_blocks,
 )
@@ -94,10 +93,7 @@ class Strategy:
 
     def _was_tried(self, proposal: Proposal, done: Sequence[TuningTrial]) -> bool:
         identity = self.space.candidate(proposal.parameters).identity
-        return any(self._identity(trial) == identity for trial in done)
-
-    def _identity(self, trial: TuningTrial) -> str:
-        return self.space.candidate(trial.parameters).identity
+        return any(self.space.candidate(trial.parameters).identity == identity for trial in done)
 
     def _starts(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         if not done:
@@ -146,7 +142,7 @@ class Strategy:
             return
         for shape in self._shapes(done):
             more = shape["blocks"], shape["width"]
-            beyond = all(mine <= its for mine, its in zip(cut_of(last), more, strict=True))
+            beyond = all(share <= its for share, its in zip(cut_of(last), more, strict=True))
             if beyond and more != cut_of(last) and not self._pruning_candidates(done).knows(shape):
                 yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
 

@@ -32,8 +32,8 @@ def quick(
     made: BuiltPlan, batch_sizes: Sequence[int], launches: int, max_seconds: float
 ) -> LatencySettings:
     """Settings by which trials are timed."""
-    asked = {"batch_sizes": tuple(batch_sizes), "launches": launches, "max_seconds": max_seconds}
-    return LatencySettings.model_validate({"mode": "quick", "threads": made.plan.threads, **asked})
+    changes = {"batch_sizes": tuple(batch_sizes), "launches": launches, "max_seconds": max_seconds}
+    return LatencySettings.model_validate({"mode": "quick", "threads": made.plan.threads, **changes})
 
 
 @dataclass(frozen=True)

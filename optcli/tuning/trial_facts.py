@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optcli.results.tuning import TuningTrial
+from optcli.results.tuning import TuningTrial, score_of
 
 # A loss is taken to fall with this power of the time of training. In a search of 2026-11-23 a ViT
 # without half of its layers lost 2.07 points after 144 s and 1.50 after 237 s: a power of 0.65.
@@ -38,11 +38,6 @@ def best_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
 def surest_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
     """The fastest trial that is surely inside the bar."""
     return best_of([trial for trial in done if trial.certain])
-
-
-def score_of(trial: TuningTrial) -> float:
-    """The objective as a multiple of the reference's, larger is better; 0 where it is not known."""
-    return trial.score.value if trial.score is not None else 0.0
 
 
 def is_cut(trial: TuningTrial) -> bool:
@@ -101,7 +96,7 @@ def fallen(loss: float, trial: TuningTrial, more_s: float) -> float:
 
 def is_part(trial: TuningTrial, other: TuningTrial) -> bool:
     """Whether the first one's cut is a part of the other's."""
-    return all(mine <= its for mine, its in zip(cut_of(trial), cut_of(other), strict=True))
+    return all(share <= its for share, its in zip(cut_of(trial), cut_of(other), strict=True))
 
 
 def cannot_be_cut(shape: Mapping[str, Any], done: Sequence[TuningTrial]) -> bool:

@@ -25,11 +25,10 @@ from optcli.measure import latency
 from optcli.pipeline.making import BuiltPlan
 from optcli.recipe import Recipe, Variant, load
 from optcli.results import Accuracy, Estimate
-from optcli.results.tuning import Trial, TuningTrial
+from optcli.results.tuning import Trial, TuningTrial, score_of
 from optcli.tuning.candidates import TrialCandidate, candidate_of, written
 from optcli.tuning.layers import QUANTIZING, by_own_error, groups, layers_of, worst
 from optcli.tuning.timing import BEST, REFERENCE, Timing, quick
-from optcli.tuning.trial_facts import score_of
 from optcli.tuning.trial_runner import TrialRunner, artifact, blocks_gone, early_end, family_of, planned
 from optcli.tuning.validation import Validation
 

@@ -15,17 +15,6 @@ from contextlib import contextmanager
 from optcli.workers.channel import Channel
 from optcli.workers.parent import Child, ForkServer, Listener, run, spawn
 
-__all__ = [
-    "Channel",
-    "Child",
-    "ForkServer",
-    "Listener",
-    "confinement",
-    "environment_of_steps",
-    "run",
-    "spawn",
-]
-
 _early_servers: list[ForkServer] = []
 
 

@@ -19,8 +19,8 @@ MOST_BYTES = 256 * 1024 * 1024
 
 def pair() -> tuple[Connection, Connection]:
     """Two connected ends. Framing, waiting and reading are the standard library's."""
-    ours, theirs = socket.socketpair()
-    return Connection(ours.detach()), Connection(theirs.detach())
+    parent, child = socket.socketpair()
+    return Connection(parent.detach()), Connection(child.detach())
 
 
 def send(connection: Connection, record: dict[str, Any]) -> None:

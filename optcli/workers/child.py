@@ -28,7 +28,7 @@ _NO_MEMORY = re.compile(
 def serve(connection: Connection, parent: int, *, apart: bool) -> None:
     """Take one call from the connection, carry it out and end the process.
 
-    `apart`: out of reach of other processes, before it is told how it is confined.
+    `apart`: out of reach of other processes, before it learns how it is confined.
     """
     os.set_inheritable(connection.fileno(), False)  # what it starts does not hold the channel open
     bind_to_parent(parent, apart=apart)

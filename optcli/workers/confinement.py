@@ -106,7 +106,7 @@ class _Limit:
 _DEVICE_FILES, _KIND = (0x2000, 0x6000), 0xF000
 _UNIX, _STREAM, _PACKETS, _SOCKET_TYPE = 1, 1, 5, 0xF
 # TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS and FS_IOC_FSSETXATTR.
-_ASKED = (0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820)
+_TERMINAL_REQUESTS = (0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820)
 _LIMITED: dict[str, tuple[tuple[int, int], tuple[_Limit, ...]]] = {
     "mknod": ((133, -1), (_Limit(1, _DEVICE_FILES, only=False, mask=_KIND),)),
     "mknodat": ((259, 33), (_Limit(2, _DEVICE_FILES, only=False, mask=_KIND),)),
@@ -118,7 +118,7 @@ _LIMITED: dict[str, tuple[tuple[int, int], tuple[_Limit, ...]]] = {
             _Limit(1, (_STREAM, _PACKETS), only=True, mask=_SOCKET_TYPE),
         ),
     ),
-    "ioctl": ((16, 29), (_Limit(1, _ASKED, only=False),)),
+    "ioctl": ((16, 29), (_Limit(1, _TERMINAL_REQUESTS, only=False),)),
     "setpriority": (
         (141, 140),
         (_Limit(0, (0,), only=True), _Limit(1, (0,), only=True)),

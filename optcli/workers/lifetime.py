@@ -279,14 +279,14 @@ class ForkedCopy:
     """
 
     def __init__(self, serve: Callable[[Connection], None]) -> None:
-        self.connection, theirs = channel.pair()
+        self.connection, child = channel.pair()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # else the copy writes it again
         self._pid = os.fork()
         if self._pid == 0:
             self.connection.close()
-            _serve_and_end(serve, theirs)
-        theirs.close()
+            _serve_and_end(serve, child)
+        child.close()
 
     def close(self) -> None:
         """End the copy, whatever it does.

@@ -237,12 +237,12 @@ def spawn(
     its own (`workers.confinement`); None leaves it free.
     Call from a thread that outlives the worker.
     """
-    ours, theirs = channel.pair()
+    ours, child_end = channel.pair()
     command = _running(interpreter, "optcli.workers.child")
     arguments = () if confined is None else (APART,)
     with logs.opened(log) as (stream, writing):
-        process = _started(command, theirs.fileno(), arguments, stream, environment)
-    theirs.close()
+        process = _started(command, child_end.fileno(), arguments, stream, environment)
+    child_end.close()
     child = Child(ours, process.pid, partial(_ended, process), log, writing)
     child.call(function, message, confined)
     return child
@@ -274,8 +274,8 @@ def run(
         except StepError as error:
             if reads is None or error.place:
                 raise
-            said = f"the process that read it stopped: {error.message}"
-            raise StepError(said, place=str(reads), hint="copy the file or export it again") from error
+            why = f"the process that read it stopped: {error.message}"
+            raise StepError(why, place=str(reads), hint="copy the file or export it again") from error
 
 
 class ForkServer:
@@ -287,11 +287,11 @@ class ForkServer:
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._preload = tuple(preload)
         self.environment = dict(environment or {})
-        self._control, theirs = socket.socketpair()
+        self._control, child = socket.socketpair()
         command = _running(sys.executable, "optcli.workers.server")
-        number = theirs.fileno()
+        number = child.fileno()
         self._process = _started(command, number, preload, subprocess.DEVNULL, environment)
-        theirs.close()
+        child.close()
         self._follow()
 
     def import_also(self, modules: Sequence[str]) -> None:
@@ -313,10 +313,10 @@ class ForkServer:
         `spawn`.
         """
         modules = self._preload if after is None else after
-        ours, theirs = channel.pair()
-        with logs.opened(log) as (stream, writing), theirs:
+        ours, child_end = channel.pair()
+        with logs.opened(log) as (stream, writing), child_end:
             request = {"after": [*modules], "import": self._preload, "apart": confined is not None}
-            forked = self._fork(json.dumps(request).encode(), [theirs.fileno(), stream])
+            forked = self._fork(json.dumps(request).encode(), [child_end.fileno(), stream])
         child = Child(ours, forked.pid, forked.ended, log, writing, forked.gone)
         child.call(function, message, confined)
         return child
@@ -418,7 +418,7 @@ def _started(
     stream: int,
     environment: Mapping[str, str] | None,
 ) -> subprocess.Popen[bytes]:
-    """A process that is told its end of a connection, its parent and more; it writes to `stream`."""
+    """A process that gets its end of a connection, its parent and more; it writes to `stream`."""
     return subprocess.Popen(
         [*command, str(connection), str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,

@@ -43,10 +43,10 @@ def main() -> None:
     known = list(dict.fromkeys(sys.argv[3:]))
     to_import = list(known)
     # One at a time: who asks waits for the answer.
-    asked: tuple[list[str], bool, list[int]] | None = None
+    forking: tuple[list[str], bool, list[int]] | None = None
     while True:
-        sources = [wake] if asked else [wake, control.fileno()]
-        ready, _, _ = select.select(sources, [], [], 0 if asked or to_import else None)
+        sources = [wake] if forking else [wake, control.fileno()]
+        ready, _, _ = select.select(sources, [], [], 0 if forking or to_import else None)
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
@@ -56,19 +56,19 @@ def main() -> None:
             if not data:
                 return
             request = json.loads(data)
-            asked = request["after"], request["apart"], descriptors
+            forking = request["after"], request["apart"], descriptors
             added = [name for name in request["import"] if name not in known]
             known += added
             to_import += added
-        missing = [name for name in to_import if asked is None or name in asked[0]]
+        missing = [name for name in to_import if forking is None or name in forking[0]]
         if missing:
             to_import.remove(missing[0])
             with contextlib.suppress(Exception):  # the step that needs it says so
                 libraries.bring_in([missing[0]])
-        elif asked is not None:
-            _, apart, descriptors = asked
+        elif forking is not None:
+            _, apart, descriptors = forking
             _fork(control, wake, woken, *descriptors, apart=apart)
-            asked = None
+            forking = None
 
 
 def _fork(

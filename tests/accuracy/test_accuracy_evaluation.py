@@ -154,7 +154,7 @@ def test_after_some_seconds_progress_has_a_rate_and_the_time_that_is_left():
         def progress(self, step, fraction, message):
             heard.append((fraction, message))
 
-    news = evaluation._News("accuracy", Listening(), clock=lambda: now)
+    news = evaluation._EvaluationMonitor("accuracy", Listening(), clock=lambda: now)
     now = 2.0
     news.heard(0, EvaluationProgress(100, 10000))
     now = 10.0

@@ -77,6 +77,6 @@ def test_its_error_is_what_it_is_by_hand(folder, tmp_path):
 
 @pytest.mark.slow
 def test_another_preparation_is_found_by_it(folder, tmp_path):
-    assert look(request(folder, tmp_path, scale="1/255"), None).said is None
-    said = look(request(folder, tmp_path, channel_order="bgr", scale="1/255"), None).said
+    assert look(request(folder, tmp_path, scale="1/255"), None).message is None
+    said = look(request(folder, tmp_path, channel_order="bgr", scale="1/255"), None).message
     assert said.startswith("abs_rel of 30 samples is 8 % with prepare: {channel_order: rgb}, and")

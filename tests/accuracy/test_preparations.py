@@ -152,7 +152,7 @@ def test_a_model_of_blue_green_and_red(tmp_path):
             settings=AccuracySettings(metric="top1"),
             out=tmp_path / "out",
         )
-        said[order] = look(request, None).said
+        said[order] = look(request, None).message
     assert said["rgb"] is None
     assert said["bgr"] == (
         "of 45 samples 100 % are right with prepare: {channel_order: rgb},"

@@ -411,7 +411,7 @@ def test_progress_of_all_processes_comes_with_the_time_that_is_left(monkeypatch)
 
     clock = iter([0.0, 1.0, 10.0, 200.0])
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(clock))
-    news = evaluation._News("s", Listening())
+    news = evaluation._EvaluationMonitor("s", Listening())
     news.heard(0, EvaluationProgress(10, 100))
     news.heard(1, EvaluationProgress(10, 100))
     news.heard(0, EvaluationProgress(30, 100))

@@ -217,7 +217,7 @@ def test_the_driver_of_cuda(monkeypatch):
     monkeypatch.setattr(environment, "has_gpu", lambda: True)
     found = machine.cuda_driver()
     assert (found.state, found.found, found.hint) == ("broken", missing.message, "run elsewhere")
-    card = driver.Device(0, "NVIDIA H200", "9.0", 150_000_000_000, "13.0", "580.65.06")
+    card = driver.CudaDevice(0, "NVIDIA H200", "9.0", 150_000_000_000, "13.0", "580.65.06")
     monkeypatch.setattr(driver, "absence", lambda: None)
     monkeypatch.setattr(driver, "devices", lambda: (card,))
     found = machine.cuda_driver()

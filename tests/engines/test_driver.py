@@ -68,7 +68,9 @@ def test_gpus_are_described(cuda, monkeypatch, tmp_path):
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27\n")
     monkeypatch.setattr(driver, "_VERSION_FILES", (str(tmp_path / "none"), str(version)))
     assert driver.present()
-    assert driver.require(1) == driver.Device(1, "Fake GPU 1", "9.0", 80 * 2**30, "13.0", "580.65.06")
+    assert driver.require(1) == driver.CudaDevice(
+        1, "Fake GPU 1", "9.0", 80 * 2**30, "13.0", "580.65.06"
+    )
     with pytest.raises(EngineError, match="no GPU 2: this machine has 2"):
         driver.require(2)
 

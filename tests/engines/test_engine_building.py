@@ -10,7 +10,7 @@ import pytest
 from fake_builder import VERSIONS, Script
 
 from optcli.models.engines import EngineError, building, driver
-from optcli.models.engines.driver import Device
+from optcli.models.engines.driver import CudaDevice
 from optcli.models.engines.job import EngineJob
 from optcli.models.engines.process import JobChannel
 
@@ -23,7 +23,7 @@ class Built:
     def __init__(self, monkeypatch, folder, version, script=None, gpu=True, product="tensorrt", **job):
         self.module = fake_builder.module(version, script, product)
         monkeypatch.setitem(sys.modules, product, self.module)
-        device = Device(0, "H200", "9.0", 1 << 30, "13.0", "580.1")
+        device = CudaDevice(0, "H200", "9.0", 1 << 30, "13.0", "580.1")
         monkeypatch.setattr(driver, "present", lambda: gpu)
         monkeypatch.setattr(driver, "devices", lambda: (device,) if gpu else ())
         monkeypatch.setattr(driver, "absence", lambda: EngineError("no driver", hint="find one"))

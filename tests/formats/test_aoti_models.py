@@ -12,12 +12,12 @@ def test_a_package_of_one_model_takes_any_size():
     routes = Routes.of_names(["model"])
     assert routes == Routes()
     assert routes.parts(5) == [BatchPart("model", 5, 5)]
-    assert routes.said(5) == "any size"
+    assert routes.route_of(5) == "any size"
 
 
 def test_a_size_with_a_model_of_its_own_goes_there():
     assert BOTH.parts(8) == [BatchPart("batch_8", 8, 8)]
-    assert BOTH.said(8) == "own model"
+    assert BOTH.route_of(8) == "own model"
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,19 @@ def test_a_size_with_a_model_of_its_own_goes_there():
 )
 def test_in_between_it_is_filled_up_from_where_that_is_faster(size, model, filled, said):
     assert BOTH.parts(size) == [BatchPart(model, size, filled)]
-    assert BOTH.said(size) == said
+    assert BOTH.route_of(size) == said
 
 
 def test_without_a_model_for_any_size_all_others_are_filled_up_or_cut():
     routes = Routes.of_names(["batch_8", "batch_2"])
     assert routes.fixed == (2, 8)
-    assert routes.said(1) == "padded to 2"
+    assert routes.route_of(1) == "padded to 2"
     assert routes.parts(21) == [
         BatchPart("batch_8", 8, 8),
         BatchPart("batch_8", 8, 8),
         BatchPart("batch_8", 5, 8),
     ]
-    assert routes.said(21) == "8 + 8 + 5 padded to 8"
+    assert routes.route_of(21) == "8 + 8 + 5 padded to 8"
     assert routes.compiled_for() == "batch size 2, 8"
     assert BOTH.compiled_for() == "batch size 2, 8 and any other"
 

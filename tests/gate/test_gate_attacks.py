@@ -12,7 +12,8 @@ from optcli.cli import run
 from optcli.errors import ExitCode, UsageError
 from optcli.gate import baselines
 from optcli.gate import saving as builds
-from optcli.gate.running import GateRun, gate
+from optcli.gate.origins import GateRun
+from optcli.gate.running import gate
 from optcli.results import Report, flags
 from optcli.store import Store
 

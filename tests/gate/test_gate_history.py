@@ -10,7 +10,7 @@ from optcli.gate import comparisons, history
 from optcli.report import terminal
 from optcli.report.trends import document
 from optcli.results import RecipeSummary
-from optcli.results.gate import Entry, GatedVariant, GateReport, Trend
+from optcli.results.gate import GatedVariant, GateReport, HistoryEntry, Trend
 
 
 def run(p99_ms, model="cpu one", finished="2026-01-01T00:00:00+00:00"):
@@ -98,7 +98,7 @@ def test_noise_and_single_outliers_are_no_steps():
 
 
 def entry(value):
-    return Entry(
+    return HistoryEntry(
         at="2026-01-01", recipe="r", baseline="main", variant="v", metric="p50", unit="ms",
         value=value, outcome="accept", machine="m",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from optcli.models.engines import driver
 
 
 @pytest.fixture
-def gpu() -> driver.Device:
+def gpu() -> driver.CudaDevice:
     """The first GPU; skips with the reason where there is none, or where torch does not see it."""
     needs("gpu")
     needs("gpu in torch")

@@ -54,5 +54,5 @@ def test_progress_says_how_far_it_is_and_what_it_costs(
     monkeypatch.setattr(inference, "time", SimpleNamespace(monotonic=lambda: now))
     out = Output(str(tmp_path), "jsonl", {"artifact": "a"}, ("classes",))
     listing = Listing("in", shards, "digest")
-    inference._Run(listing, out, set(), Hearing(), cost_per_s).carry_out(ended())
+    inference._InferenceRun(listing, out, set(), Hearing(), cost_per_s).carry_out(ended())
     assert said[-1] == f"20 of 40, 10 images/s, 2 s left{cost}"

@@ -59,7 +59,7 @@ def test_boxes_have_their_masks_keypoints_and_corners(tmp_path: Path, form: Any)
         "keypoints": [[1.5, 2.5, 0.5], [3.0, 4.0, 1.0]],
         "corners": [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]],
     }
-    out = replace(output(tmp_path, form, ("boxes",)), beside=tuple(more))
+    out = replace(output(tmp_path, form, ("boxes",)), further_outputs=tuple(more))
     out.begin(LISTING)
     box = {"label": 1, "name": "cat", "score": 0.5, "box": [0.0, 1.0, 2.0, 3.0], **more}
     rows = [{"id": "0a", "height": 480, "width": 640, "boxes": [box]}]

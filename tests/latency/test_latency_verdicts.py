@@ -84,13 +84,13 @@ FOUR = Estimate(value=4, low=3.9, high=4.1)
 def test_a_disturbed_side_decides_no_speedup(mine, base, who, speedup):
     settings = LatencySettings(min_speedup=1.5)
     rows, beside = [row(speedup, fit=mine)], [row(Estimate(value=1, low=1, high=1), fit=base)]
-    (verdict,) = verdicts(rows, settings, None, "eager", beside=beside)
+    (verdict,) = verdicts(rows, settings, None, "eager", others=beside)
     assert (verdict.outcome, verdict.blocking, verdict.actual) == ("inconclusive", True, None)
     assert who in verdict.reason
 
 
 def test_where_launches_do_not_agree_it_is_said():
-    (verdict,) = verdicts([row(None)], NO_BAR, None, "eager", beside=[row(FOUR)])
+    (verdict,) = verdicts([row(None)], NO_BAR, None, "eager", others=[row(FOUR)])
     assert verdict.outcome == "inconclusive"
     assert verdict.reason.startswith(
         "the measurement cannot tell: launches that were quiet for both do not agree"
@@ -99,7 +99,7 @@ def test_where_launches_do_not_agree_it_is_said():
 
 def test_only_the_baseline_s_row_of_the_same_batch_size_counts():
     beside = [row(FOUR, batch_size=8, fit=False), row(FOUR)]
-    (verdict,) = verdicts([row(FOUR)], NO_BAR, None, "eager", beside=beside)
+    (verdict,) = verdicts([row(FOUR)], NO_BAR, None, "eager", others=beside)
     assert verdict.outcome == "accept"
 
 

@@ -149,7 +149,7 @@ def test_outputs_of_boxes_beside_scores():
     assert found.count == 79
     faces = outputs(scores=[1, 4420, 2], boxes=[1, 4420, 4])
     options = "normalized: true, background: first, nms: 0.65"
-    found = guess(faces, [IMAGE], probe=Probe(1, rows=False, beside=options))
+    found = guess(faces, [IMAGE], probe=Probe(1, rows=False, decoding_options=options))
     assert found.postprocess == f"{{boxes: {{boxes: boxes, scores: scores, {options}}}}}"
     assert found.count == 1
     said = "{boxes: {boxes: boxes, scores: scores, labels: labels}}"

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from optcli.outputs import FileOutput, Probe, facts_of, guessed_decoding, of_facts, options_beside
+from optcli.outputs import FileOutput, Probe, decoding_options_of, facts_of, guessed_decoding, of_facts
 from optcli.settings import TensorSpec
 
 IMAGE = (TensorSpec(name="images", shape=("batch", 3, 96, 96)),)
@@ -78,7 +78,7 @@ def test_a_form_that_leaves_no_choice_suggests_a_decoding(shapes, probe, kind):
 )
 def test_boxes_beside_scores_are_read_by_their_values(boxes, scores, says):
     pair = [np.tile(np.float32(each), (1, 2000, 1)) for each in (scores, boxes)]
-    assert options_beside(pair) == says
+    assert decoding_options_of(pair) == says
     few = [each[:, :300] for each in pair]
-    assert options_beside(few) == says.replace("nms: 0.65", "").removesuffix(", ")
-    assert options_beside(pair[:1]) == options_beside([*pair, pair[0]]) == ""
+    assert decoding_options_of(few) == says.replace("nms: 0.65", "").removesuffix(", ")
+    assert decoding_options_of(pair[:1]) == decoding_options_of([*pair, pair[0]]) == ""

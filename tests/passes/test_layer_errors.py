@@ -8,7 +8,7 @@ from tiny_networks import Noise, apply, artifact, feed
 from optcli.artifact import RUINED_LAYERS, Format
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
-from optcli.passes._quantization.layer_errors import around, ruined_layers
+from optcli.passes._quantization.layer_errors import neighbours_of, ruined_layers
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.runners.onnxruntime import OnnxruntimeRunner
@@ -160,8 +160,8 @@ def test_what_leads_to_a_layer_goes_back_to_the_layer_or_the_join_before():
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "w"))
     for node in model.graph.node:
         node.name = node.output[0]
-    assert around(model, {"two"}) == {"one", "gate", "swish", "other", "two", "sum"}
-    assert around(model, {"three"}) == {"sum", "three"}
+    assert neighbours_of(model, {"two"}) == {"one", "gate", "swish", "other", "two", "sum"}
+    assert neighbours_of(model, {"three"}) == {"sum", "three"}
 
 
 def test_a_layer_that_gives_a_constant_has_no_ratio(tmp_path):

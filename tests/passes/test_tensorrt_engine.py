@@ -13,7 +13,7 @@ from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.models import formats
 from optcli.models.engines import EngineError, child, driver, sidecar
-from optcli.models.engines.driver import Device
+from optcli.models.engines.driver import CudaDevice
 from optcli.models.formats import onnx as onnx_format
 from optcli.passes import Traits
 from optcli.passes._tensorrt.engine import two_of_four
@@ -30,7 +30,7 @@ ANY_SIZE = (
         height={"min": 2, "opt": 4, "max": 8},
     ),
 )
-H200 = Device(0, "NVIDIA H200", "9.0", 1 << 30, "13.0", "580.1")
+H200 = CudaDevice(0, "NVIDIA H200", "9.0", 1 << 30, "13.0", "580.1")
 ENGINE = {
     "Layers": [
         {

@@ -33,7 +33,7 @@ def test_working_on_a_gpu_needs_one(name):
 
 @pytest.mark.parametrize("name", COMPILERS)
 def test_what_is_compiled_for_a_gpu_is_for_this_one(name, monkeypatch):
-    card = driver.Device(0, "NVIDIA H200", "9.0", 1, "13.0", "580.65.06")
+    card = driver.CudaDevice(0, "NVIDIA H200", "9.0", 1, "13.0", "580.65.06")
     monkeypatch.setattr(driver, "present", lambda: True)
     monkeypatch.setattr(driver, "devices", lambda: (card,))
     kind = find(name)

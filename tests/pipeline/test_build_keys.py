@@ -9,6 +9,7 @@ from optcli import environment
 from optcli.files.digest import FileDigests
 from optcli.pipeline import keys
 from optcli.pipeline.preview import preview
+from optcli.report import terminal
 
 VARIANTS = """\
   plain: []
@@ -54,8 +55,8 @@ def built(copied, unmeasured):
 
 
 def why(project: Project) -> str:
-    lines, _ = preview(project.folder / "recipe.yaml", store=project.store, explain=True)
-    return "\n".join(lines)
+    document, _ = preview(project.folder / "recipe.yaml", store=project.store, explain=True)
+    return terminal.text(document)
 
 
 def test_an_option(built):

@@ -72,7 +72,7 @@ def test_each_row_has_its_speedup_over_its_own_parent(project):
     to_do = planned(project, QUANTIZED)
     rows = {"plain": row(4), "clean": row(2), "clean-int8": row(1)}
     measured = found(rows, {("clean-int8", "clean"): 2.1, ("clean", "plain"): 1.9})
-    beside = device_reports.beside(to_do, measured, baseline_stands=True).rows
+    beside = device_reports.compared(to_do, measured, baseline_stands=True).rows
     assert beside["clean-int8"][0].over_parent.variant == "clean"
     assert beside["clean-int8"][0].over_parent.speedup.value == 2.1
     assert beside["clean"][0].over_parent.variant == "plain"
@@ -85,7 +85,7 @@ def test_what_is_disturbed_on_either_side_has_no_ratio(project, name):
     rows = {"plain": row(4), "clean": row(2)}
     rows[name] = row(rows[name].p50_ms.value, fit=False)
     measured = found(rows, {("clean", "plain"): 2.0})
-    beside = device_reports.beside(to_do, measured, baseline_stands=True).rows["clean"][0]
+    beside = device_reports.compared(to_do, measured, baseline_stands=True).rows["clean"][0]
     assert (beside.speedup, beside.over_parent) == (None, None)
 
 
@@ -94,7 +94,7 @@ def test_beside_a_baseline_that_does_not_stand_nobody_has_a_speedup(project):
     measured = found(
         {"plain": row(4), "clean": row(2), "clean-int8": row(1)}, {("clean-int8", "clean"): 2}
     )
-    beside = device_reports.beside(to_do, measured, baseline_stands=False).rows
+    beside = device_reports.compared(to_do, measured, baseline_stands=False).rows
     assert all(each[0].speedup is None for each in beside.values())
     assert flags.no_speedup("baseline-failed", "plain") in beside["clean"][0].flags
     assert beside["clean-int8"][0].over_parent.speedup.value == 2  # which is no substitute for it
@@ -115,7 +115,7 @@ def reports(rows, precisions=None, refused=()):
 
 def over_fp32(project, rows, ratios, **options):
     to_do = planned(project, "".join(QUANTIZED.splitlines(keepends=True)[:5]))
-    beside = device_reports.beside_fp32(to_do, found(rows, ratios), reports(rows, **options))
+    beside = device_reports.compared_with_fp32(to_do, found(rows, ratios), reports(rows, **options))
     return {
         name: (each.over_fp32.variant, each.over_fp32.speedup.value) if each.over_fp32 else None
         for name, variant in beside.items()

@@ -434,11 +434,11 @@ def test_code_is_made_here_unless_it_is_trusted(first, tmp_path, monkeypatch):
 def test_a_preview_tells_what_the_remote_store_has_and_why_it_lacks_the_rest(first, second, project):
     text = VARIANTS.replace("quantize_onnxruntime", "{quantize_onnxruntime: {per_channel: false}}")
     project.recipe(text, data=DATA)
-    lines, record = preview(project.folder / "recipe.yaml", store=second.store, explain=True)
+    _, record = preview(project.folder / "recipe.yaml", store=second.store, explain=True)
     steps = {name: variant["steps"] for name, variant in record["variants"].items()}
     assert [(s["cached"], s["remote"]) for s in steps["plain"]] == [(False, True)]
     assert [(s["cached"], s["remote"]) for s in steps["int8"]] == [(False, True), (False, False)]
-    assert any("options.per_channel: True -> False" in line for line in steps["int8"][1]["why"]), lines
+    assert any("options.per_channel: True -> False" in line for line in steps["int8"][1]["why"])
     assert not list(second.store.entries("artifact"))
 
 
@@ -456,13 +456,13 @@ def test_a_preview_without_an_answer_says_so_and_goes_on(first, second, faults, 
 
     faults.before = fail
     told: list[str] = []
-    lines, _ = preview(
+    document, _ = preview(
         project.folder / "recipe.yaml",
         store=second.store,
         explain=True,
         tell=lambda _, message: told.append(message),
     )
-    assert any("to do" in line for line in lines)
+    assert "to do" in document.answer
     assert len(told) == 1
 
 

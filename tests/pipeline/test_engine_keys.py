@@ -5,7 +5,7 @@ from tiny_project import HEAD, Project
 
 from optcli import environment
 from optcli.models.engines import driver
-from optcli.models.engines.driver import Device
+from optcli.models.engines.driver import CudaDevice
 from optcli.pipeline.making import planned
 from optcli.store import Store
 
@@ -21,7 +21,7 @@ class Machine:
 
     def __init__(self, monkeypatch):
         self.versions = {"tensorrt": "10.16.1.11", "tensorrt_rtx": "1.7.1.116"}
-        self.device = Device(0, "NVIDIA H200", "9.0", 1 << 30, "13.0", "580.1")
+        self.device = CudaDevice(0, "NVIDIA H200", "9.0", 1 << 30, "13.0", "580.1")
         self.cpu = {"model": "one", "machine": "x86_64", "flags": ["avx2"]}
         monkeypatch.delenv("OPTCLI_TENSORRT_PYTHON", raising=False)
         real = environment.version
@@ -62,7 +62,7 @@ def test_what_they_are_bound_to_is_an_ingredient(machine, steps):
 )
 def test_another_gpu_or_driver_is_another_key(machine, steps, change):
     before = steps()
-    machine.device = Device(**{**vars(machine.device), **change})
+    machine.device = CudaDevice(**{**vars(machine.device), **change})
     after = steps()
     assert before["trt"].key != after["trt"].key
     assert before["rtx"].key == after["rtx"].key, "it is built for sm86 wherever that is done"

@@ -53,7 +53,7 @@ def index(tmp_path, monkeypatch):
 def connected(said, packages=()):
     """The Python that measures there."""
     host = Host("pi", python=connection.VENV)
-    reached = connection.Connection("pi", host, packages, said.append)
+    reached = connection.SshConnection("pi", host, packages, said.append)
     try:
         return reached.python
     finally:

@@ -5,12 +5,12 @@ from html.parser import HTMLParser
 import pytest
 
 from optcli.report import html, terminal, trends
-from optcli.results.gate import Entry, Trend
+from optcli.results.gate import HistoryEntry, Trend
 
 
 def trend(values, steps=(), unit="ms", variant="onnx"):
     entries = tuple(
-        Entry(
+        HistoryEntry(
             at=f"2026-01-{day + 1:02d}T00:00:00+00:00", recipe="r", commit="c0ffee" * 6, baseline="b",
             variant=variant, metric="p50", unit=unit, value=value, outcome="accept", machine="m" * 12,
         )

@@ -246,7 +246,7 @@ def test_the_metric_is_of_what_both_the_model_and_the_data_have(here, decoding, 
     box = {"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 4, 4], **has}
     file.write_text(json.dumps({**record, "annotations": [box]}))
     found = described(here / "coco", here)
-    assert found.beside == tuple(has)
+    assert found.further_targets == tuple(has)
     spec = TensorSpec(name="x", shape=(1, 3, 8, 8))
     lines = "\n".join(_measures(TRAINED, [spec], Guess("boxes", 3, decoding), found))
     assert says in lines

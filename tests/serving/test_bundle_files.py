@@ -49,7 +49,7 @@ def test_a_bundle_is_small():
     assert {path.stem for path in RAY_FILES.glob("*.py")} == {
         *ALWAYS,
         *EXTRAS,
-        *("model_openvino", "model_torchscript", "model_aoti"),
+        *("model_openvino", "model_torchscript", "model_aoti", "torch_tensors"),
     }
 
 

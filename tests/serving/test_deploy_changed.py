@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,7 +173,7 @@ def test_a_bundle_brings_in_the_compiler_for_a_package_that_needs_its_operators(
     import torch
 
     monkeypatch.syspath_prepend(str(RAY_FILES))
-    beside = ("forms", "memory", "torch_calls", "model_aoti")
+    beside = ("torch_tensors", "model_aoti")
     saved = {name: sys.modules.pop(name, None) for name in beside}
     imported = []
 
@@ -183,7 +183,6 @@ def test_a_bundle_brings_in_the_compiler_for_a_package_that_needs_its_operators(
         return (path, name)
 
     try:
-        sys.modules["memory"] = ModuleType("memory")  # which a bundle has beside
         model_aoti = importlib.import_module("model_aoti")
         monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", loader)
         monkeypatch.setattr(model_aoti, "importlib", SimpleNamespace(import_module=imported.append))

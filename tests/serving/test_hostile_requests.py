@@ -160,7 +160,7 @@ def test_an_answer_may_hold_binary_tensors_and_json(modules):
 
 def test_requests_of_many_rows_go_in_parts(modules):
     feed = {"x": np.arange(10).reshape(5, 2)}
-    parts = modules.oip.Asked(feed, 5, {}).parts(2)
+    parts = modules.oip.InferRequest(feed, 5, {}).parts(2)
     assert [rows for _, rows in parts] == [2, 2, 1]
     np.testing.assert_array_equal(np.concatenate([part["x"] for part, _ in parts]), feed["x"])
 

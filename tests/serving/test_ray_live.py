@@ -361,10 +361,10 @@ def test_the_settings_change_while_it_runs(served):
     path, before = served.folder / CONFIG, (served.folder / CONFIG).read_text()
     try:
         for wrong in ("applications: [", "none"):  # costs nobody the server
-            said = len(served.server.said)
+            said = len(served.server.last_lines)
             path.write_text(wrong)
             os.kill(served.server.pids[0], signal.SIGHUP)
-            until(lambda said=said: "cannot be read" in " ".join(served.server.said[said:]))
+            until(lambda said=said: "cannot be read" in " ".join(served.server.last_lines[said:]))
         path.write_text(before.replace(f"max_in_flight: {ADMITTED}", "max_in_flight: 5"))
         os.kill(served.server.pids[0], signal.SIGHUP)
         until(lambda: served.count("model_queue_bound") == 3 * 5)

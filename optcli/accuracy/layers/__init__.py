@@ -1,6 +1,6 @@
 """Where the error starts: a float network and what was made from it, layer by layer.
 
-Each layer of the optimized network gets the float network's inputs, so that what it adds is told
+Each layer of the optimized network gets the float network's inputs, so that what it adds is known
 apart from what it was handed: a layer behind a broken one is not blamed for it.
 """
 
@@ -33,6 +33,3 @@ def compare(
         timeout_s=timeout_s,
         confined=() if request.baseline.foreign or request.child.foreign else None,
     )
-
-
-__all__ = ["SAMPLES", "LayersRequest", "compare"]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from optcli.results.outcomes import LayerError
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 P = TypeVar("P")
 
@@ -50,8 +48,6 @@ class Tally:
 
     def add(self, exact: np.ndarray, approximate: np.ndarray) -> None:
         """Take another piece: arrays of one shape."""
-        import numpy as np
-
         a, b = exact.astype(np.float64).ravel(), approximate.astype(np.float64).ravel()
         if not np.isfinite(b).all():
             self.finite = False
@@ -86,7 +82,7 @@ class Tally:
 
 
 @dataclass
-class _Row:
+class _TensorError:
     whole: Tally = field(default_factory=Tally)
     own: Tally = field(default_factory=Tally)
     values: int = 0
@@ -98,7 +94,7 @@ class Sums:
     """Activations, tensor by tensor, summed over batches; and those whose shapes differ."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _TensorError] = {}
         self._unlike: dict[str, str] = {}
 
     def fits(self, tensor: str, exact: np.ndarray, reference: np.ndarray) -> bool:
@@ -124,7 +120,7 @@ class Sums:
 
         `bounds` are the values that its integers can stand for.
         """
-        row = self._rows.setdefault(tensor, _Row(shape=exact.shape))
+        row = self._rows.setdefault(tensor, _TensorError(shape=exact.shape))
         row.whole.add(exact, whole)
         row.own.add(exact, own)
         if bounds is not None:
@@ -216,8 +212,6 @@ def _without_rescaled(rows: list[LayerError]) -> list[LayerError]:
 
 def worst_channel(exact: np.ndarray, approximate: np.ndarray, axis: int) -> tuple[int, float] | None:
     """The channel with the lowest signal to noise ratio, and that ratio in decibel."""
-    import numpy as np
-
     a = np.moveaxis(exact, axis, 0).reshape(exact.shape[axis], -1).astype(np.float64)
     b = np.moveaxis(approximate, axis, 0).reshape(approximate.shape[axis], -1).astype(np.float64)
     noise, signal = ((a - b) ** 2).sum(axis=1), (a**2).sum(axis=1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _FloatAndQuantized:
     """A node's output in the float network, and what reads it in the child through FakeQuantize."""
 
     name: str
@@ -68,7 +68,7 @@ def _look(
     floats: Model,
     whole: Model,
     cut: Model,
-    pairs: Sequence[_Pair],
+    pairs: Sequence[_FloatAndQuantized],
     sides: tuple[Mapping[str, Any], Mapping[str, Any]],
     feeds: Sequence[Feed],
     sums: Sums,
@@ -92,7 +92,7 @@ def _look(
                 sums.add(pair.name, first[pair.name], reference, candidate, _bounds(pair))
 
 
-def _pairs(floats: Model, child: Model) -> list[_Pair]:
+def _pairs(floats: Model, child: Model) -> list[_FloatAndQuantized]:
     """Outputs of nodes that depend on an input, in the child's order."""
     ours = {pair.name: pair for pair in _everything(floats)}
     pairs = []
@@ -100,7 +100,7 @@ def _pairs(floats: Model, child: Model) -> list[_Pair]:
         if name in ours and port.get_element_type().is_real():
             readers = [x.get_node() for x in port.get_target_inputs() if x.get_index() == 0]
             chain = tuple(x for x in readers if x.get_type_name() == "FakeQuantize")
-            pairs.append(_Pair(name, ours[name].floats, port, chain, _behind(chain)))
+            pairs.append(_FloatAndQuantized(name, ours[name].floats, port, chain, _behind(chain)))
     return pairs
 
 
@@ -117,9 +117,9 @@ def _behind(chain: Sequence[Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _everything(model: Model, names: Sequence[str] | None = None) -> list[_Pair]:
+def _everything(model: Model, names: Sequence[str] | None = None) -> list[_FloatAndQuantized]:
     return [
-        _Pair(name, port, port, ())
+        _FloatAndQuantized(name, port, port, ())
         for name, port in _outputs(model)
         if port.get_element_type().is_real() and (names is None or name in names)
     ]
@@ -141,7 +141,7 @@ def _outputs(model: Model) -> Iterator[tuple[str, Any]]:
             yield (f"{name}.{number}" if len(ports) > 1 else name), port
 
 
-def _fed(child: Model, pair: _Pair) -> Any:
+def _fed(child: Model, pair: _FloatAndQuantized) -> Any:
     """Let all readers of a pair read a new input instead; its node and FakeQuantize stay."""
     from openvino import opset13
 
@@ -205,7 +205,7 @@ def _reached(outputs: Sequence[Any]) -> dict[str, Any]:
     return parameters
 
 
-def _bounds(pair: _Pair) -> tuple[float, float] | None:
+def _bounds(pair: _FloatAndQuantized) -> tuple[float, float] | None:
     """The values that FakeQuantize lets through, a step wider."""
     if not pair.chain:
         return None
@@ -216,7 +216,7 @@ def _bounds(pair: _Pair) -> tuple[float, float] | None:
     return float(low.min()) - step, float(high.max()) + step
 
 
-def _error(pair: _Pair, sums: Sums) -> LayerError:
+def _error(pair: _FloatAndQuantized, sums: Sums) -> LayerError:
     """The row of a pair."""
     node = pair.floats.get_node()
     kind = node.get_type_name()
@@ -226,7 +226,7 @@ def _error(pair: _Pair, sums: Sums) -> LayerError:
     return row.model_copy(update={"readers": pair.readers})
 
 
-def _weights(pairs: Sequence[_Pair]) -> Iterator[LayerError]:
+def _weights(pairs: Sequence[_FloatAndQuantized]) -> Iterator[LayerError]:
     for pair in pairs:
         node, child_node = pair.floats.get_node(), pair.root.get_node()
         kind = node.get_type_name()

@@ -115,7 +115,7 @@ _PREFIXES = ("L['self'].", "L__self__")
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _NodePair:
     """A node of the float program, the child's, and those that quantize and dequantize it."""
 
     name: str
@@ -176,7 +176,7 @@ def _program(artifact: Artifact, inputs: Sequence[TensorSpec], feed: Feed) -> Gr
         return torch.export.export(model, positional, keyword).module()
 
 
-def _pairs(floats: GraphModule, child: GraphModule) -> list[_Pair]:
+def _pairs(floats: GraphModule, child: GraphModule) -> list[_NodePair]:
     """Nodes of the same name, in the child's order."""
     reference = {node.name: node for node in child.graph.nodes}
     pairs = []
@@ -187,7 +187,7 @@ def _pairs(floats: GraphModule, child: GraphModule) -> list[_Pair]:
             readers = [x for quantize in whole for x in quantize.users]
             back = [x for x in readers if _operator(x).startswith("dequantize_per_")]
             stands_for = _behind_norm(node, reference)
-            pairs.append(_Pair(stands_for.name, stands_for, root, (*whole, *back)))
+            pairs.append(_NodePair(stands_for.name, stands_for, root, (*whole, *back)))
     return pairs
 
 
@@ -203,7 +203,7 @@ def _run_program(
     graph: GraphModule,
     values: Sequence[Any],
     exact: Mapping[Node, Any],
-    pairs: Sequence[_Pair] = (),
+    pairs: Sequence[_NodePair] = (),
 ) -> dict[Node, Any]:
     """All values of a run. Nodes in `exact` and their chains are read as what is given there."""
     import torch
@@ -235,7 +235,7 @@ def _run_program(
     return computed
 
 
-def _fits(pair: _Pair, exact: Mapping[Node, Any], whole: Mapping[Node, Any], sums: Sums) -> bool:
+def _fits(pair: _NodePair, exact: Mapping[Node, Any], whole: Mapping[Node, Any], sums: Sums) -> bool:
     import torch
 
     values = exact[pair.floats], whole[pair.out]
@@ -249,7 +249,7 @@ def _array(value: Tensor) -> np.ndarray:
     return array
 
 
-def _bounds(pair: _Pair) -> tuple[float, float] | None:
+def _bounds(pair: _NodePair) -> tuple[float, float] | None:
     """The values that a tensor's integers can stand for, a step wider."""
     for node in pair.chain:
         numbers = node.args[1:5]
@@ -260,7 +260,7 @@ def _bounds(pair: _Pair) -> tuple[float, float] | None:
 
 
 def _program_weights(
-    pairs: Sequence[_Pair], exact: Mapping[Node, Any], whole: Mapping[Node, Any]
+    pairs: Sequence[_NodePair], exact: Mapping[Node, Any], whole: Mapping[Node, Any]
 ) -> Iterator[LayerError]:
     """Weights as both programs compute with them; not where a batch norm was folded in."""
     import torch

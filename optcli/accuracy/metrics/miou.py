@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from optcli.accuracy.metrics import Records
 
-_PIXELS = 64  # of an image, by which classes are told apart from each other in another order
+_PIXELS = 64  # of an image, by which another order of the classes is recognized
 PIXELS = ("pixel_sample", "pixel_label", "pixel_class")
 """What is kept of some pixels: their image, their class, and the one that was predicted."""
 

@@ -41,7 +41,7 @@ def _require_no_shadow(shadow: _ShadowOptions) -> None:
             raise UsageError("there is no second server", place=option, hint="name two servers")
 
 
-def compared(target: str, second: str, shadow: _ShadowOptions, asked: Options) -> load.LoadtestAnswer:
+def compared(target: str, second: str, shadow: _ShadowOptions, given: Options) -> load.LoadtestAnswer:
     """Send traffic to both servers and compare them."""
     from optcli.report.loadtest import canary_document, canary_junit
     from optcli.serving.loadtest import Shadow, canary_test
@@ -51,7 +51,7 @@ def compared(target: str, second: str, shadow: _ShadowOptions, asked: Options) -
         agreement=load.share(shadow.agreement or "90%", "--agreement"),
     )
     with Progress() as progress:
-        canary = canary_test(target, second, split, asked, progress)
+        canary = canary_test(target, second, split, given, progress)
     document, junit = canary_document(canary), canary_junit(canary)
     return load.LoadtestAnswer(canary.to_json(), document, junit, canary.outcome)
 
@@ -87,8 +87,7 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     metavar="FOLDER",
     help="Write report.json, report.html, report.md and junit.xml there.",
 )
-@options.as_json
-@options.verbose
+@options.output
 def command(
     target: str,
     second: str | None,
@@ -123,14 +122,14 @@ def command(
         _require_no_traffic()
         answer = _drift(target, server.model)
     else:
-        asked = load.options_of(target, promise, traffic, search, server)
+        given = load.options_of(target, promise, traffic, search, server)
         load.require_own([target, second or target], store, trust=trust)
         if second is None:
             _require_no_shadow(shadow)
-            answer = load.tested(target, asked)
+            answer = load.tested(target, given)
         else:
             load.require_no_search(search)
-            answer = compared(target, second, shadow, asked)
+            answer = compared(target, second, shadow, given)
     load.give(answer, out, as_json=as_json)
     return ExitCode.of(answer.outcome)
 

@@ -193,13 +193,13 @@ def require_own(targets: Sequence[str], store: Path | None, *, trust: bool) -> N
         bundle.require_own(Path(folder), Store(Store.default_root(store)), trust=trust)
 
 
-def tested(target: str, asked: Options) -> LoadtestAnswer:
+def tested(target: str, given: Options) -> LoadtestAnswer:
     """Send traffic to one server."""
     from optcli.report import loadtest as forms
     from optcli.serving.loadtest import load_test
 
     with Progress() as progress:
-        test = load_test(target, asked, progress)
+        test = load_test(target, given, progress)
     return LoadtestAnswer(test.to_json(), forms.document(test), forms.junit(test), test.outcome)
 
 

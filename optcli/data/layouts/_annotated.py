@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli.data.collection import Item, Items
+from optcli.data.collection import RawSample, RawSamples
 from optcli.data.image_files import FORMATS, open_image
 from optcli.errors import counted, excerpt, plural
 from optcli.files import regular_files
@@ -42,7 +42,7 @@ class Annotated(ABC):
         """
 
 
-class AnnotatedItems(Items):
+class AnnotatedItems(RawSamples):
     """Annotated images, opened one at a time.
 
     `labels` has the label of each category id. `parts` are those that the data have beside boxes,
@@ -65,10 +65,12 @@ class AnnotatedItems(Items):
     def __len__(self) -> int:
         return len(self._images)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         image = self._images[index]
         raw = {self._name: open_image(str(image.path))}
-        return Item(image.id, str(image.path), raw, self._target(image), {"image_id": image.number})
+        return RawSample(
+            image.id, str(image.path), raw, self._target(image), {"image_id": image.number}
+        )
 
     def targets(self) -> Iterator[tuple[str, Any]]:
         return ((each.id, self._target(each)) for each in self._images)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from optcli.data.collection import Collection, Finding, Items
+from optcli.data.collection import Collection, Finding, RawSamples
 from optcli.data.image_files import folders_in, is_image
 from optcli.data.layouts._annotated import Annotated, AnnotatedImage, AnnotatedItems, disagreements
 from optcli.data.layouts._coco_annotations import Annotations, read
@@ -85,7 +85,7 @@ class Coco(Collection):
             "split": split_digest(self.settings, self.folder, digests.of),
         }
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         name = self.only_input(inputs, "a set of images", hint)
         read = self._read
@@ -146,8 +146,8 @@ class Coco(Collection):
         places += [base / name for name in folders_in(base) if ending and name.startswith(ending)]
         places += [base / "images", base / "data"]
         folders = (each for each in places if each != base and regular_files.is_folder(each))
-        beside = base if any(map(is_image, regular_files.names_in(base))) else None
-        return next(folders, beside)
+        folder = base if any(map(is_image, regular_files.names_in(base))) else None
+        return next(folders, folder)
 
     @cached_property
     def _read(self) -> Annotations:

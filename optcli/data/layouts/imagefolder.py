@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.collection import Collection, Finding, RawSample, RawSamples
 from optcli.data.image_files import (
     SUFFIXES,
     folders_in,
@@ -116,7 +116,7 @@ class ImageFolder(Collection):
         walked = os.walk(self.path, followlinks=True)
         return (Path(parent, name) for parent, _, names in walked for name in names)
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         hint = "use an npz with one array per input"
         name = self.only_input(inputs, "a folder of images", hint)
         if self._tabled is None or not self._tabled.boxes:
@@ -186,7 +186,7 @@ class ImageFolder(Collection):
         return sorted(files, key=lambda file: file.id)
 
 
-class ImageItems(Items):
+class ImageItems(RawSamples):
     """The chosen files, opened one at a time."""
 
     parallel: ClassVar[bool] = True
@@ -198,9 +198,9 @@ class ImageItems(Items):
     def __len__(self) -> int:
         return len(self._files)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         file = self._files[index]
-        return Item(file.id, file.path, {self._name: open_image(file.path)}, file.target)
+        return RawSample(file.id, file.path, {self._name: open_image(file.path)}, file.target)
 
     def targets(self) -> Iterator[tuple[str, Any]]:
         return ((file.id, file.target) for file in self._files)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.collection import Collection, Finding, RawSample, RawSamples
 from optcli.data.image_files import folders_in, id_of, is_image, open_image, size_of
 from optcli.data.selection import choose, split_digest
 from optcli.errors import counted, did_you_mean, excerpt, plural
@@ -53,24 +53,24 @@ class Masks(Collection):
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
-        return any(pairs.paired for _, pairs in _found(path))
+        return any(pairs.paired for _, pairs in _collections(path))
 
     def parts(self) -> Sequence[str]:
-        return [name for name, _ in self._found if name]
+        return [name for name, _ in self._collections if name]
 
     def count(self) -> int:
         return len(self._pairs.paired)
 
     def masks(self) -> list[Path]:
         """The masks of all parts."""
-        return [mask for _, pairs in self._found for _, mask in pairs.paired]
+        return [mask for _, pairs in self._collections for _, mask in pairs.paired]
 
     def problems(self) -> list[Finding]:
         if not regular_files.is_folder(self.path):
             return [("source", f"no such folder: {excerpt(self.settings.place)}", _WANTED)]
-        if not self._found:
+        if not self._collections:
             return [("source", f"no images with masks in {excerpt(self.settings.place)}", _WANTED)]
-        if self.part not in dict(self._found):
+        if self.part not in dict(self._collections):
             parts = self.parts()
             named = f"the parts {', '.join(parts)}" if parts else "no parts"
             hint = did_you_mean(self.part, parts) if self.part else f"split: {parts[0]}"
@@ -88,7 +88,7 @@ class Masks(Collection):
     def listed(self) -> Iterator[Path]:
         return (file for pair in self._pairs.paired for file in pair)
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         return MaskItems(self.only_input(inputs, "a folder of images", hint), self.chosen)
 
@@ -119,17 +119,17 @@ class Masks(Collection):
     @property
     def _pairs(self) -> MaskedImages:
         self.require()
-        return dict(self._found)[self.part]
+        return dict(self._collections)[self.part]
 
     @cached_property
-    def _found(self) -> list[tuple[str | None, MaskedImages]]:
+    def _collections(self) -> list[tuple[str | None, MaskedImages]]:
         if self.settings.root is None:
-            return list(_found(self.path))
+            return list(_collections(self.path))
         masks = self.folder / regular_files.expanded(self.settings.root)
         return list(_parts(self.path, masks))
 
 
-class MaskItems(Items):
+class MaskItems(RawSamples):
     """The chosen images with their masks, opened one at a time."""
 
     parallel: ClassVar[bool] = True
@@ -140,9 +140,9 @@ class MaskItems(Items):
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         name, image, mask = self._chosen[index]
-        return Item(name, str(image), {self._name: open_image(str(image))}, values_of(mask))
+        return RawSample(name, str(image), {self._name: open_image(str(image))}, values_of(mask))
 
     def identity(self, index: int) -> tuple[str, str]:
         name, image, _ = self._chosen[index]
@@ -165,7 +165,7 @@ def values_of(mask: Path) -> Any:
     return colours[:, :, 0] if is_grey else colours
 
 
-def _found(path: Path) -> Iterator[tuple[str | None, MaskedImages]]:
+def _collections(path: Path) -> Iterator[tuple[str | None, MaskedImages]]:
     """The pairs in a folder, with the names of their parts; None where there is one whole."""
     inner = _two_folders(path)
     if inner is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
-from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.collection import Collection, Finding, RawSample, RawSamples
 from optcli.data.selection import choose, digest_of, split_digest
 from optcli.errors import InputError, TrustError, did_you_mean, excerpt
 from optcli.files import regular_files
@@ -78,7 +78,7 @@ class Npz(Collection):
             "split": split_digest(self.settings, self.folder, digests.of),
         }
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         self.require()
         archive = Archive.of(self.path)
         image = self.settings.input or inputs[0].name
@@ -116,7 +116,7 @@ class Npz(Collection):
 
 
 @dataclass
-class NpzItems(Items):
+class NpzItems(RawSamples):
     """The chosen rows. The arrays are views of what was read; nothing is copied."""
 
     parallel: ClassVar[bool] = True
@@ -130,13 +130,13 @@ class NpzItems(Items):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         row, name = self._rows[index], self._ids[index]
         target = None if self._labels is None else self._labels[row]
         if target is not None and target.ndim == 0:
             target = target.item()
         raw = {key: array[row] for key, array in self._arrays.items()}
-        return Item(name, f"{self._archive.path}, row {row} (id {name})", raw, target)
+        return RawSample(name, f"{self._archive.path}, row {row} (id {name})", raw, target)
 
     def targets(self) -> Iterator[tuple[str, Any]] | None:
         if self._labels is None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.collection import Collection, Finding, RawSample, RawSamples
 from optcli.data.image_files import decoded, folders_down_to
 from optcli.data.layouts._annotated import target_of
 from optcli.data.selection import choose, split_digest
@@ -83,7 +83,7 @@ class Parquet(Collection):
             "split": split_digest(self.settings, self.folder, digests.of),
         }
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         self.require()
         name = self.only_input(inputs, "a table of images", "use an npz with one array per input")
         rows = self._rows
@@ -216,7 +216,7 @@ class _Rows:
             return self._group[1][row - first].as_py()
 
 
-class ParquetItems(Items):
+class ParquetItems(RawSamples):
     """The chosen rows, decoded one at a time."""
 
     parallel: ClassVar[bool] = True
@@ -236,12 +236,12 @@ class ParquetItems(Items):
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         row = self._chosen[index]
         place = f"{self._place}, row {row}"
         image = decoded(io.BytesIO(self._bytes(row, place)), place)
         number = {"image_id": row} if self._targets is not None and self._targets.boxes else {}
-        return Item(str(row), place, {self._name: image}, self._target(row), number)
+        return RawSample(str(row), place, {self._name: image}, self._target(row), number)
 
     def targets(self) -> Iterator[tuple[str, Any]] | None:
         if self._targets is None:

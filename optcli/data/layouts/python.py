@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.collection import Collection, Finding, RawSample, RawSamples
 from optcli.data.selection import choose, digest_of, split_digest
 from optcli.errors import InputError, excerpt, first_line
 from optcli.files import regular_files
@@ -61,7 +61,7 @@ class PythonData(Collection):
             "split": split_digest(self.settings, self.folder, digests.of),
         }
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         self.require()
         samples = self._called(user_code.load(self.settings.place, self.folder))
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")) or isinstance(
@@ -100,7 +100,7 @@ class PythonData(Collection):
         return user_code.running(self.settings.place, self.folder, "the code", hint)
 
 
-class PythonItems(Items):
+class PythonItems(RawSamples):
     """The chosen items, asked for one at a time."""
 
     def __init__(self, source: str, samples: Any, chosen: Sequence[int], names: Sequence[str]) -> None:
@@ -109,7 +109,7 @@ class PythonItems(Items):
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         number = self._chosen[index]
         place = f"{self._source}, sample {number}"
         try:
@@ -118,7 +118,7 @@ class PythonItems(Items):
             reason = f"the code raises {type(error).__name__}: {first_line(error)}"
             raise InputError(reason, place=place, hint="correct the code for this sample") from error
         inputs, target, name, meta = self._parts(sample, place)
-        return Item(str(number if name is None else name), place, inputs, target, meta)
+        return RawSample(str(number if name is None else name), place, inputs, target, meta)
 
     def identity(self, index: int) -> tuple[str, str]:
         item = self.read(index)

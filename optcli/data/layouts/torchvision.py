@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.collection import Collection, Finding, RawSample, RawSamples
 from optcli.data.selection import choose, digest_of, split_digest
 from optcli.environment import Needs
 from optcli.errors import InputError, did_you_mean
@@ -86,7 +86,7 @@ class TorchvisionDataset(Collection):
             "split": split_digest(self.settings, self.folder, digests.of),
         }
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         self.require()
         hint = "use an npz with one array per input"
         name = self.only_input(inputs, "a torchvision data set", hint)
@@ -137,7 +137,7 @@ class TorchvisionDataset(Collection):
             raise self.wrong(f"torchvision cannot load it: {error}", hint) from error
 
 
-class TorchvisionItems(Items):
+class TorchvisionItems(RawSamples):
     """The chosen items of a torchvision data set."""
 
     parallel: ClassVar[bool] = True
@@ -148,7 +148,7 @@ class TorchvisionItems(Items):
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def read(self, index: int) -> Item:
+    def read(self, index: int) -> RawSample:
         number = self._chosen[index]
         place = f"{self._place}, item {number}"
         try:
@@ -157,7 +157,7 @@ class TorchvisionItems(Items):
             raise InputError(
                 f"not a readable image: {error}", place=place, hint="fetch the data set again"
             ) from error
-        return Item(str(number), place, {self._name: image}, int(target))
+        return RawSample(str(number), place, {self._name: image}, int(target))
 
     def identity(self, index: int) -> tuple[str, str]:
         item = self.read(index)

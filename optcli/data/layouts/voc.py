@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from optcli.data.collection import Collection, Finding, Items
+from optcli.data.collection import Collection, Finding, RawSamples
 from optcli.data.image_files import folders_down_to, id_of, is_image, passed_over
 from optcli.data.layouts._annotated import Annotated, AnnotatedImage, AnnotatedItems, disagreements
 from optcli.data.selection import choose, split_digest
@@ -84,7 +84,9 @@ class Voc(Collection):
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
-        return regular_files.is_folder(path) and bool(_annotations_in(path) or any(_beside(path)))
+        return regular_files.is_folder(path) and bool(
+            _annotations_in(path) or any(_listed_beside(path))
+        )
 
     def parts(self) -> Sequence[str]:
         return self._parts
@@ -122,7 +124,7 @@ class Voc(Collection):
     def listed(self) -> Iterator[Path]:
         return iter(self._images.values())
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         name = self.only_input(inputs, "a set of images", hint)
         return AnnotatedItems(name, self.chosen, {n: n for n in range(len(self._names))})
@@ -251,7 +253,7 @@ def _annotations_in(path: Path) -> Path | None:
     return next((each for each in places if any(_below(each / "Annotations", ".xml"))), None)
 
 
-def _beside(path: Path) -> Iterator[Path]:
+def _listed_beside(path: Path) -> Iterator[Path]:
     """XML files that lie beside an image of the same name, in the folder or in the folders in it."""
     for folder in folders_down_to(path, 1):
         names = regular_files.names_in(folder)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from optcli.data.collection import Collection, Finding, Items
+from optcli.data.collection import Collection, Finding, RawSamples
 from optcli.data.image_files import id_of, images_below, passed_over, size_of
 from optcli.data.layouts._annotated import Annotated, AnnotatedImage, AnnotatedItems, disagreements
 from optcli.data.layouts._yolo_description import (
@@ -161,7 +161,7 @@ class Yolo(Collection):
             if labels := _labels_of(image):
                 yield labels
 
-    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+    def open(self, inputs: Sequence[TensorSpec]) -> RawSamples:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         name = self.only_input(inputs, "a set of images", hint)
         numbers = range(self.class_count() or 0)

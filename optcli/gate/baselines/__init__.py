@@ -5,8 +5,6 @@
 `checked_out` gives a recipe as it was at a commit.
 """
 
-from __future__ import annotations
-
 from optcli.gate.baselines.manifest import SCHEMA
 from optcli.gate.baselines.pack import Baseline, BaselineVariant, load, save
 from optcli.gate.baselines.places import fetch, local_file, names, place_of
@@ -17,20 +15,3 @@ from optcli.gate.baselines.revisions import (
     committed,
     committed_link,
 )
-
-__all__ = [
-    "SCHEMA",
-    "Baseline",
-    "CheckedOut",
-    "BaselineVariant",
-    "checked_out",
-    "commit_of",
-    "committed",
-    "committed_link",
-    "fetch",
-    "load",
-    "local_file",
-    "names",
-    "place_of",
-    "save",
-]

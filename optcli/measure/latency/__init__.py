@@ -4,8 +4,6 @@
 `verdicts` judges them. Nothing heavy is imported here: a cached build reads verdicts without NumPy.
 """
 
-from __future__ import annotations
-
 from optcli.measure.latency.measure import LaunchPairs, measure
 from optcli.measure.latency.plan import Candidate, LatencyOrder, SweepOrder
 from optcli.measure.latency.quality import protocol
@@ -13,24 +11,3 @@ from optcli.measure.latency.samples import Measured, Series, load, save
 from optcli.measure.latency.summary import lost_p99, pair_log_ratios, speedup, to_results, undecided
 from optcli.measure.latency.sweep import sweep
 from optcli.measure.latency.verdicts import resources, verdicts
-
-__all__ = [
-    "Candidate",
-    "LatencyOrder",
-    "LaunchPairs",
-    "Measured",
-    "Series",
-    "SweepOrder",
-    "load",
-    "lost_p99",
-    "measure",
-    "pair_log_ratios",
-    "protocol",
-    "save",
-    "speedup",
-    "sweep",
-    "to_results",
-    "undecided",
-    "resources",
-    "verdicts",
-]

@@ -127,9 +127,9 @@ def is_fit(measured: Measured, series: Series) -> bool:
     return is_quiet(series, int(measured.settings["launches"]))
 
 
-def is_quiet(series: Series, asked: int) -> bool:
-    """Whether so many launches count that the others may be left out; `asked` were asked for."""
-    return len(counted_launches(series)) >= _fewest_launches(series, asked)
+def is_quiet(series: Series, launches: int) -> bool:
+    """Whether so many launches count that the others may be left out; `launches` were asked for."""
+    return len(counted_launches(series)) >= _fewest_launches(series, launches)
 
 
 def counting(measured: Measured, series: Series) -> Series:
@@ -144,8 +144,8 @@ def counted_together(measured: Measured, one: Series, other: Series) -> tuple[in
     if not (is_fit(measured, one) and is_fit(measured, other)):
         return ()
     common = tuple(counting(measured, one).paired(counting(measured, other)))
-    asked = int(measured.settings["launches"])
-    fewest = min(_PAIRS, *(_fewest_launches(series, asked) for series in (one, other)))
+    launches = int(measured.settings["launches"])
+    fewest = min(_PAIRS, *(_fewest_launches(series, launches) for series in (one, other)))
     return common if len(common) >= fewest else ()
 
 
@@ -162,9 +162,9 @@ def agree(ratio: float, best: float) -> bool:
     return abs(math.log(ratio / best)) <= DISAGREE
 
 
-def _fewest_launches(series: Series, asked: int) -> int:
+def _fewest_launches(series: Series, launches: int) -> int:
     """How many launches must count; an artifact that failed has only those before."""
-    return min(_LAUNCHES, asked, len(series.launches))
+    return min(_LAUNCHES, launches, len(series.launches))
 
 
 def _medians(series: Series) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""What a measuring process does: open one artifact, then time calls whenever it is told to.
+"""What a measuring process does: open one artifact, then time calls at each request.
 
 The parent speaks first; every command but `end` has one answer (`optcli.measure.latency.messages`).
 """

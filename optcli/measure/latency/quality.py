@@ -41,7 +41,7 @@ def flags_of(measured: Measured, series: Series) -> tuple[Flag, ...]:
 
 
 def device_flags_of(series: Series) -> tuple[Flag, ...]:
-    """Doubts about the times on a device: what disturbs a processor is told of the whole calls."""
+    """Doubts about the times on a device: what disturbs a processor is said of the whole calls."""
     return (*too_few(series, (90, 95, 99)), *_fluctuating(series))
 
 

@@ -117,11 +117,11 @@ class Series:
 
     def paired(self, other: Series) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
         """By launch: the rounds that both have, side by side."""
-        theirs = dict(zip(zip(other.launch, other.round, strict=True), other.ns, strict=True))
+        others = dict(zip(zip(other.launch, other.round, strict=True), other.ns, strict=True))
         pairs: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         for launch, number, row in zip(self.launch, self.round, self.ns, strict=True):
-            if (launch, number) in theirs:
-                pairs.setdefault(launch, []).append((row, theirs[launch, number]))
+            if (launch, number) in others:
+                pairs.setdefault(launch, []).append((row, others[launch, number]))
         return pairs
 
 
@@ -178,7 +178,7 @@ class Measured:
                 first.setdefault(series.batch_size, series)
         return [first[size] for size in sorted(first)]
 
-    def beside(self, series: Series, name: str) -> Series | None:
+    def paired_with(self, series: Series, name: str) -> Series | None:
         """The series of another artifact that was measured in turns with this one."""
         matches: Iterator[Series] = (
             other

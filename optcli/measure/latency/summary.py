@@ -64,7 +64,7 @@ def speedup(measured: Measured, name: str, over: str, batch_size: int) -> Estima
     for series in measured.series:
         if (series.name, series.batch_size) != (name, batch_size):
             continue
-        other = measured.beside(series, over)
+        other = measured.paired_with(series, over)
         if other is not None:
             return _ratio(measured, other, series)
     return None
@@ -89,7 +89,7 @@ def undecided(measured: Measured) -> dict[int, Undecided]:
     for series in measured.series:
         if series.name in measured.failures:
             continue
-        base = measured.beside(series, measured.baseline)
+        base = measured.paired_with(series, measured.baseline)
         alone = base is None or base is series or base.name in measured.failures
         if base is None or alone:
             decided = is_fit(measured, series)
@@ -112,16 +112,13 @@ def lost_p99(measured: Measured) -> bool:
     return any(each.ns.size >= enough > counting(measured, each).ns.size for each in measured.series)
 
 
-def pair_log_ratios(
-    measured: Measured, name: str, batch_size: int, *, over: str | None = None, q: float = 0.5
-) -> list[float]:
-    """ln(quantile of `name` / quantile of `over`), one value for each launch pair: above 0 is slower.
+def pair_log_ratios(measured: Measured, name: str, batch_size: int, *, q: float = 0.5) -> list[float]:
+    """ln(quantile of `name` / the baseline's), one value for each launch pair: above 0 is slower.
 
-    Each is the median of the launch's rounds. `over` is the baseline unless told otherwise. Empty where
-    the two were not measured side by side.
+    Each is the median of the launch's rounds. Empty where the two were not measured side by side.
     """
     for series in measured.series:
-        other = measured.beside(series, over or measured.baseline)
+        other = measured.paired_with(series, measured.baseline)
         if (series.name, series.batch_size) == (name, batch_size) and other is not None:
             return _launch_log_ratios(series, other, q)
     return []
@@ -241,7 +238,7 @@ def _over_baseline(
     name = measured.baseline
     if series.name == name:
         return Estimate(value=1.0, low=1.0, high=1.0), []
-    base = measured.beside(series, name)
+    base = measured.paired_with(series, name)
     if region == "device" and (base is None or base.device_ns is None):
         return None, [flags.no_speedup_on_device(name)]
     if base is None:

@@ -64,7 +64,7 @@ def sweep(
     `available_bytes` is what its process may take; default: what is free. Raises `OptcliError` where
     the artifact cannot be run at its smallest batch size.
     """
-    run = _Run(order, log, observer, available_bytes)
+    run = _SweepRun(order, log, observer, available_bytes)
     start = datetime.now(UTC)
     observer.started(run.step)
     measured = run.carry_out(start.astimezone().isoformat(timespec="seconds"))
@@ -73,7 +73,7 @@ def sweep(
 
 
 @dataclass
-class _Run:
+class _SweepRun:
     order: SweepOrder
     log: Path
     observer: Observer
@@ -147,8 +147,8 @@ class _Run:
             larger = held.observed.get("padded_batch_sizes", {}).get(str(size))
             if larger is not None:
                 self.padded[size] = larger
-        top, asked = sizes[-1], self.order.settings.max
-        return f"{top} is the largest " + ("wanted" if top == asked else "the model takes")
+        top, most = sizes[-1], self.order.settings.max
+        return f"{top} is the largest " + ("wanted" if top == most else "the model takes")
 
     def _enough(self, size: int) -> str | None:
         """Why not to go on to this size; the first two are measured whatever they take."""

@@ -24,7 +24,7 @@ def verdicts(
     baseline: str,
     *,
     is_baseline: bool = False,
-    beside: Sequence[Latency] = (),
+    others: Sequence[Latency] = (),
     parent: str | None = None,
     beside_parent: Sequence[Latency] = (),
     size_bytes: int | None = None,
@@ -34,7 +34,7 @@ def verdicts(
     The speed-up is judged at the first batch size. It is advice ("does not pay") and blocks only
     where `min_speedup` is set; the speed-up over the row's own parent is advice too: INT8 that is
     slower than its own FP32. The service level blocks, but for the baseline. Whole calls are judged,
-    not the device's part of them. `beside` are the baseline's rows, `parent` is the variant that this
+    not the device's part of them. `others` are the baseline's rows, `parent` is the variant that this
     one goes on from and `beside_parent` are its rows. Where a row is not fit, or for a speed-up the
     other's is not, the answer is inconclusive. `size_bytes` is the artifact's size. Of what was not
     measured, only the bounds on load time, memory and size have a verdict.
@@ -43,7 +43,7 @@ def verdicts(
     if not latencies:
         return tuple(resources((), slo, size_bytes, blocking=not is_baseline))
     first = latencies[0]
-    base = next((row for row in beside if _same_place(row, first)), None)
+    base = next((row for row in others if _same_place(row, first)), None)
     answers = [] if is_baseline else [_pays(first, base, settings.min_speedup, baseline)]
     other = next((row for row in beside_parent if _same_place(row, first)), None)
     if parent is not None and parent != baseline and other is not None:
@@ -182,11 +182,11 @@ def _bound_verdict(name: str, figure: _Resource, limit: float, *, blocking: bool
     span = None if figure.doubt else figure.span
     if span is not None:
         outcome = "accept" if span[1] <= limit else "reject" if span[0] > limit else "inconclusive"
-    said = figure.title
+    reason = figure.title
     if figure.value is not None:
-        said += f" {show(figure.value)}"
+        reason += f" {show(figure.value)}"
         wide = span is not None and span[0] < span[1]
-        said += f" [{show(span[0])}, {show(span[1])}]" if span is not None and wide else ""
+        reason += f" [{show(span[0])}, {show(span[1])}]" if span is not None and wide else ""
     words = {"accept": "within", "reject": "over", "inconclusive": "not clearly within"}
     answer = f" {figure.doubt}" if figure.doubt else f"{figure.at}, {words[outcome]} {show(limit)}"
     return Verdict(
@@ -196,7 +196,7 @@ def _bound_verdict(name: str, figure: _Resource, limit: float, *, blocking: bool
         limit=limit,
         actual=figure.value,
         interval=span,
-        reason=f"{said}{answer}",
+        reason=f"{reason}{answer}",
     )
 
 

@@ -18,17 +18,6 @@ from optcli.measure.profiling.findings import document, findings
 from optcli.measure.profiling.record import Finding, OperatorTime, Profile, ProfileRequest, StageTime
 from optcli.workers import run
 
-__all__ = [
-    "Finding",
-    "OperatorTime",
-    "Profile",
-    "ProfileRequest",
-    "StageTime",
-    "document",
-    "findings",
-    "measure",
-]
-
 _TIMEOUT_S = 900.0
 
 

@@ -116,7 +116,7 @@ def _operators(reading: ProfiledEvents) -> list[OperatorTime]:
             seen[event.name, event.type] += 1
             times_ms[key].append(event.time_us / 1e3)
             precisions[key] = event.precision
-    # A name is told apart by number only where one call has several of it.
+    # Operators of one name get numbers only where one call has several of them.
     several = {key[:2] for key in times_ms if key[2]}
     rows = []
     for key, values in times_ms.items():

@@ -7,13 +7,12 @@ and lengths that make no sense.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import numpy as np
 
 from optcli.errors import InputError, excerpt
 from optcli.measure.queueing import milliseconds, number, share, whole
-
-if TYPE_CHECKING:
-    import numpy as np
 
 PLACE = "arrivals"
 # Bursts are less than this on average, so that their form alone is looked at.
@@ -31,8 +30,6 @@ class Arrivals:
     times_ms: np.ndarray
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         times = np.asarray(self.times_ms, dtype=float)
         object.__setattr__(self, "times_ms", times)
         if not np.isfinite(times).all() or times[0] < 0 or (np.diff(times) < 0).any():
@@ -60,15 +57,12 @@ class Process(Protocol):
     @property
     def rate_per_s(self) -> float:
         """The mean rate."""
-        ...
 
     def draw(self, count: int, seed: int) -> Arrivals:
         """`count` requests; the same seed gives the same requests."""
-        ...
 
     def scaled(self, factor: float) -> Process:
         """The same process, `factor` times as fast; by one seed the same requests, closer together."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -97,8 +91,6 @@ class Constant:
         number(self.rate_per_s, "the rate", PLACE, least=0, above=True)
 
     def draw(self, count: int, seed: int) -> Arrivals:
-        import numpy as np
-
         return Arrivals(np.arange(1, _counted(count) + 1) * (1000 / self.rate_per_s))
 
     def scaled(self, factor: float) -> Constant:
@@ -117,8 +109,6 @@ class Gamma:
         number(self.cv2, "the squared coefficient of variation", PLACE, least=0, above=True)
 
     def draw(self, count: int, seed: int) -> Arrivals:
-        import numpy as np
-
         gaps = np.random.default_rng(seed).standard_gamma(1 / self.cv2, _counted(count))
         return Arrivals(np.cumsum(gaps) * (self.cv2 * 1000 / self.rate_per_s))
 
@@ -152,8 +142,6 @@ class Bursts:
         return (self.base_per_s * self.base_ms + self.burst_per_s * self.burst_ms) / whole_ms
 
     def draw(self, count: int, seed: int) -> Arrivals:
-        import numpy as np
-
         # The states have a stream of their own, so that a scaled process sees the same ones.
         states = np.random.default_rng([seed, 1])
         length_ms = np.array([self.base_ms, self.burst_ms])
@@ -207,8 +195,6 @@ def parse(text: str, rate_per_s: float) -> Process:
 
 def kept_at_random(count: int, kept: float, seed: int) -> np.ndarray:
     """Which of `count` requests stay when each does with the probability `kept`: a mask [count]."""
-    import numpy as np
-
     share(kept, "the share that stays", PLACE)
     mask: np.ndarray = np.random.default_rng([seed, 3]).random(count) < kept
     return mask
@@ -216,8 +202,6 @@ def kept_at_random(count: int, kept: float, seed: int) -> np.ndarray:
 
 def _unit_poisson(count: int, seed: int) -> np.ndarray:
     """Poisson arrivals of rate 1."""
-    import numpy as np
-
     return np.cumsum(np.random.default_rng(seed).standard_exponential(_counted(count)))
 
 

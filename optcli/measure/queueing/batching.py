@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from optcli.errors import InputError
 from optcli.measure.queueing import number, whole
 from optcli.results import Estimate
-
-if TYPE_CHECKING:
-    import numpy as np
 
 PLACE = "batching"
 # So that a table of times by batch size stays small.
@@ -136,8 +135,6 @@ class Simulation:
 
 def percentiles_ms(latencies: np.ndarray, levels: Sequence[float]) -> list[float]:
     """Order statistics of latencies [requests], as `statistics.percentile`; NaN where there is none."""
-    import numpy as np
-
     if not latencies.size:
         return [math.nan for _ in levels]
     return [float(each) for each in np.quantile(latencies, levels, method="inverted_cdf")]

@@ -124,9 +124,7 @@ def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
     return predict(curve, demand, batching, runs=_MORE_RUNS, requests=more)
 
 
-def most_carried(
-    curve: Curve, demand: Demand, batching: Batching, *, precision: float = 0.005
-) -> float:
+def most_carried(curve: Curve, demand: Demand, batching: Batching) -> float:
     """The highest rate at which a configuration keeps the promise: see `highest_rate`."""
     return highest_rate(
         demand.process,
@@ -136,7 +134,6 @@ def most_carried(
         demand.overhead,
         requests=requests_for(demand, batching),
         seed=demand.seed,
-        precision=precision,
     )
 
 

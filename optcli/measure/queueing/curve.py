@@ -11,12 +11,13 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from optcli.errors import InputError, excerpt
 from optcli.measure.queueing import milliseconds, number, whole
 from optcli.results.statistics import monotone
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike
 
 # A table may fall by this share below what a smaller batch took; what falls more is an error.
@@ -113,8 +114,6 @@ class Curve:
 
         Its points are the means. Raises `InputError` where a size has no times, or impossible ones.
         """
-        import numpy as np
-
         arrays = {
             size: np.sort(np.asarray(each, dtype=float).ravel()) for size, each in samples_ms.items()
         }
@@ -230,8 +229,6 @@ class Curve:
         of the larger size where a batch is padded. None where nothing was measured: times are then
         `times_ms`.
         """
-        import numpy as np
-
         if not self.samples_ms:
             return None
         at = (np.arange(levels) + 0.5) / levels

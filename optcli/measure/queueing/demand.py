@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from optcli.errors import InputError
-from optcli.measure.queueing import formulas, number, whole
+from optcli.measure.queueing import formulas, number
 from optcli.measure.queueing.arrivals import Bursts, Constant, Poisson, Process
 from optcli.measure.queueing.batching import Batching, Overhead, Semantics, Simulation
 from optcli.measure.queueing.curve import Curve
@@ -19,6 +19,9 @@ PLACE = "slo"
 # Rates that are tried first, each as a share of the one before, down to a share of the capacity.
 _STEP = 0.85
 _LOWEST = 0.02
+# Each rate by the medians of so many simulations; the search ends at this share of the rate.
+_SEEDS = 3
+_PRECISION = 0.005
 _LARGEST_BATCH = 64
 _WAITS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
 # Waits of sealed batching that are tried, as multiples of the least one.
@@ -71,20 +74,16 @@ def highest_rate(
     promise: Promise,
     overhead: Overhead = NO_OVERHEAD,
     *,
-    runs: int = 3,
     requests: int = 80_000,
     seed: int = 0,
-    precision: float = 0.005,
 ) -> float:
     """Requests a second, as the mean of the process; 0 where no rate keeps the promise.
 
-    The process is scaled; medians over `runs` seeds decide. `precision` is a share of the rate. Low
-    rates can break a promise that higher ones keep, where batches fill sooner: the search comes from
-    the capacity downwards. It ends at 2 % of the capacity.
+    The process is scaled; medians over three seeds decide. The rate is exact to 0.5 %. Low rates can
+    break a promise that higher ones keep, where batches fill sooner: the search comes from the capacity
+    downwards. It ends at 2 % of the capacity.
     """
-    whole(runs, "the number of runs", PLACE, least=1)
-    number(precision, "the precision", PLACE, least=0, above=True)
-    seeds = seeds_of(seed, runs)
+    seeds = seeds_of(seed, _SEEDS)
 
     def keeps(rate: float) -> bool:
         scaled = process.scaled(rate / process.rate_per_s)
@@ -94,21 +93,16 @@ def highest_rate(
         ]
         return promise.kept_by_all(simulations)
 
+    ingress_ms, sizes = overhead.apart_ms, range(1, batching.batch + 1)
     capacity = max(
-        capacity_per_s(
-            curve,
-            size,
-            batching.workers,
-            ingress_ms=overhead.apart_ms,
-        )
-        for size in range(1, batching.batch + 1)
+        capacity_per_s(curve, size, batching.workers, ingress_ms=ingress_ms) for size in sizes
     )
     breaks, carried = capacity, capacity * _STEP
     while not keeps(carried):
         breaks, carried = carried, carried * _STEP
         if carried < _LOWEST * capacity:
             return 0.0
-    while breaks - carried > precision * carried:
+    while breaks - carried > _PRECISION * carried:
         middle = (breaks + carried) / 2
         if keeps(middle):
             carried = middle
@@ -174,17 +168,10 @@ def requests_for(demand: Demand, batching: Batching) -> int:
     return max(count, min(_MOST_REQUESTS, _OF_A_REPLICA * batching.instances))
 
 
-def by_load(
-    curve: Curve,
-    demand: Demand,
-    batch: int,
-    headroom: float = 0.0,
-    *,
-    rate_per_s: float | None = None,
-) -> int:
-    """The instances that a load of `utilisation` asks for, at the planned rate or at another one."""
+def by_load(curve: Curve, demand: Demand, batch: int, headroom: float = 0.0) -> int:
+    """The instances that a load of `utilisation` asks for at the planned rate."""
     return formulas.fewest_instances(
-        rate_per_s or demand.process.rate_per_s,
+        demand.process.rate_per_s,
         curve,
         batch,
         utilisation=demand.utilisation,

@@ -6,7 +6,8 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from heapq import heapreplace
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optcli.measure.queueing import share, whole
 from optcli.measure.queueing.arrivals import PLACE, Arrivals, Process
@@ -21,9 +22,6 @@ from optcli.measure.queueing.batching import (
 from optcli.measure.queueing.curve import Curve
 from optcli.results import Estimate
 from optcli.results.statistics import t_interval
-
-if TYPE_CHECKING:
-    import numpy as np
 
 NO_OVERHEAD = Overhead()
 # The queue grows where workers were taken for so much of the time and the last quarter's latency is so
@@ -47,8 +45,6 @@ class Durations:
     @classmethod
     def of(cls, curve: Curve, largest: int, seed: int) -> Durations:
         """Batches of 1 to `largest`."""
-        import numpy as np
-
         table = curve.quantiles_ms(largest)
         if table is None:
             table = np.array(curve.times_ms(largest))[:, None]
@@ -61,8 +57,6 @@ class Durations:
 
     def levels(self, count: int) -> np.ndarray:
         """The level of each of up to `count` batches [count], uniform; the same in every call."""
-        import numpy as np
-
         if self.is_fixed:
             return np.zeros(count, dtype=np.int64)
         return np.random.default_rng([self.seed, 4]).integers(self.table.shape[1], size=count)
@@ -78,8 +72,6 @@ def _of_queue(times: np.ndarray, batching: Batching, workers: int, draw: Duratio
     min(a_i + D, a_{i+B-1}); with "oldest-age" no earlier than a worker is free. The first free worker
     takes it.
     """
-    import numpy as np
-
     count, batch, wait_ms = times.size, batching.batch, batching.wait_ms
     sealed = batching.semantics == "sealed"
     # Nobody arrives after the last: then no batch is full.
@@ -129,8 +121,6 @@ def simulate(
     `seed` decides what is drawn of a measured curve and where sealed batching sends a request. The
     first `warm_up` of the requests, as a share, do not count. Raises `InputError`.
     """
-    import numpy as np
-
     share(warm_up, "the warm-up", PLACE)
     times = _past_ingress(arrivals, overhead, seed)
     draw = Durations.of(curve, batching.batch, seed)
@@ -155,8 +145,6 @@ def replicate(
     warm_up: float = 0.05,
 ) -> Prediction:
     """`runs` simulations of `requests` each, with seeds that follow from `seed`."""
-    import numpy as np
-
     whole(runs, "the number of runs", PLACE, least=1)
     seeds = seeds_of(seed, runs)
     simulations = [
@@ -185,8 +173,6 @@ def replicate(
 
 def seeds_of(seed: int, runs: int) -> list[int]:
     """Seeds of single runs; those of two different `seed` have nothing in common."""
-    import numpy as np
-
     whole(seed, "the seed", PLACE, least=0)
     return [int(each) for each in np.random.SeedSequence(seed).generate_state(runs)]
 
@@ -196,26 +182,22 @@ def _past_ingress(arrivals: Arrivals, overhead: Overhead, seed: int) -> np.ndarr
 
     Several processes take the requests in turn.
     """
-    import numpy as np
-
     came, processes = arrivals.times_ms, overhead.ingresses
     if not overhead.ingress_ms:
         return came
     at_ingress_ms = _at_ingress(overhead, came.size, seed)
     times = np.empty(came.size)
     for number in range(processes):
-        mine = slice(number, None, processes)
+        own = slice(number, None, processes)
         # Each is taken up at max(arrival, previous end): a running maximum without the work before.
-        done = np.cumsum(at_ingress_ms[mine])
-        times[mine] = np.maximum.accumulate(came[mine] - (done - at_ingress_ms[mine])) + done
+        done = np.cumsum(at_ingress_ms[own])
+        times[own] = np.maximum.accumulate(came[own] - (done - at_ingress_ms[own])) + done
     passed: np.ndarray = np.maximum.accumulate(times)  # in order, also where one process is ahead
     return passed
 
 
 def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
     """How long the ingress works for each request [count], in milliseconds."""
-    import numpy as np
-
     mean, cv2 = overhead.ingress_ms, overhead.ingress_cv2
     if not cv2:
         return np.full(count, mean)
@@ -231,18 +213,16 @@ def _sent(arrivals: Arrivals, batching: Batching, draw: Durations) -> SentBatche
 
 def _sealed(times: np.ndarray, batching: Batching, draw: Durations) -> SentBatches:
     """Each replica batches what chance sends to it; its workers are `concurrency` in number."""
-    import numpy as np
-
     replicas = batching.instances
     random = np.random.default_rng([draw.seed, 5])
     replica_of = random.integers(replicas, size=times.size) if replicas > 1 else np.zeros(times.size)
     parts = []
     for number in range(replicas):
-        mine = np.flatnonzero(replica_of == number)
+        own = np.flatnonzero(replica_of == number)
         one = replace(draw, seed=draw.seed + number)
-        if mine.size:
-            sent = _of_queue(times[mine], batching, batching.concurrency, one)
-            parts.append(replace(sent, members=mine))
+        if own.size:
+            sent = _of_queue(times[own], batching, batching.concurrency, one)
+            parts.append(replace(sent, members=own))
     names = SentBatches.__dataclass_fields__
     return SentBatches(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
@@ -258,8 +238,6 @@ def _summary(
     finished: np.ndarray,
     skipped: int,
 ) -> Simulation:
-    import numpy as np
-
     times = arrivals.times_ms
     latencies = finished - times
     counted = latencies[skipped:]
@@ -298,8 +276,6 @@ def _ingress_busy(arrivals: Arrivals, overhead: Overhead, skipped: int) -> float
 
 
 def _grows(latencies: np.ndarray, busy: float) -> bool:
-    import numpy as np
-
     quarter = latencies.size // 4
     if busy < _ALWAYS_BUSY or not quarter:
         return False

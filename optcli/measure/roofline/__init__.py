@@ -28,18 +28,6 @@ from optcli.measure.roofline.findings import (
 from optcli.measure.roofline.timing import RateRequest
 from optcli.observer import Observer
 
-__all__ = [
-    "PACKAGES",
-    "PRECISIONS",
-    "Bandwidth",
-    "Limit",
-    "Rate",
-    "Roofline",
-    "limit",
-    "document",
-    "measure",
-]
-
 # Libraries whose kernels are tried; numpy makes what they are tried on.
 PACKAGES = ("torch", "onnx", "onnxruntime", "openvino", "numpy")
 STEP = "roofline"

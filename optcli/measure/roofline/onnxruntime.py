@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optcli.measure.roofline.findings import Rate
 from optcli.measure.roofline.timing import (
     CONVOLUTIONS,
@@ -17,13 +19,11 @@ from optcli.models.formats import onnx as onnx_format
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import ModelProto
 
 
 def rates(request: RateRequest, channel: Channel) -> list[Rate]:
     """Matrix products and convolutions, each for as long as the request says."""
-    import numpy as np
     from onnx import TensorProto
 
     fastest: list[Rate] = []
@@ -53,7 +53,6 @@ def _best_s(model: ModelProto, image: np.ndarray, request: RateRequest) -> float
 
 
 def _product(side: int, precision: str) -> tuple[ModelProto, np.ndarray]:
-    import numpy as np
     from onnx import TensorProto
 
     rng = np.random.default_rng(0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optcli.environment import computes_in
 from optcli.measure.roofline.findings import Rate
 from optcli.measure.roofline.timing import (
@@ -56,7 +58,6 @@ def _best_s(model: Model, precision: str, request: RateRequest) -> float:
 
 
 def _product(side: int, precision: str) -> Model:
-    import numpy as np
     from openvino import Model
     from openvino import opset13 as opset
 
@@ -69,7 +70,6 @@ def _product(side: int, precision: str) -> Model:
 
 
 def _convolutions(layer: ConvolutionShape, precision: str) -> Model:
-    import numpy as np
     from openvino import Model
     from openvino import opset13 as opset
 
@@ -83,7 +83,6 @@ def _convolutions(layer: ConvolutionShape, precision: str) -> Model:
 
 def _limited(value: Node, precision: str) -> Node:
     """For int8, to 256 levels, which makes the operator that follows compute in integers."""
-    import numpy as np
     from openvino import opset13 as opset
 
     if precision != "int8":
@@ -93,7 +92,6 @@ def _limited(value: Node, precision: str) -> Node:
 
 
 def _weights(shape: tuple[int, ...], precision: str) -> Node:
-    import numpy as np
     from openvino import opset13 as opset
 
     if precision != "int8":
@@ -103,6 +101,4 @@ def _weights(shape: tuple[int, ...], precision: str) -> Node:
 
 
 def _random(shape: tuple[int, ...]) -> Any:
-    import numpy as np
-
     return np.random.default_rng(0).random(shape, dtype=np.float32)

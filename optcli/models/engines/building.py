@@ -269,7 +269,7 @@ def _profiles(
 def progress_monitor(module: Any, talk: JobChannel) -> Any:
     """A progress monitor for the module's builder: phases lie in each other, each with its steps."""
 
-    class Progress(module.IProgressMonitor):  # type: ignore[misc]
+    class PhaseProgress(module.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
             module.IProgressMonitor.__init__(self)
             self.phases: dict[str, tuple[str | None, int, int]] = {}
@@ -295,7 +295,7 @@ def progress_monitor(module: Any, talk: JobChannel) -> Any:
                 self.said_at = now
                 talk.progress(self.highest, phase_name)
 
-    return Progress()
+    return PhaseProgress()
 
 
 def _fraction(phases: dict[str, tuple[str | None, int, int]], name: str) -> float:

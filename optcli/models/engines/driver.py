@@ -56,7 +56,7 @@ class CudaError(EngineError):
 
 
 @dataclass(frozen=True)
-class Device:
+class CudaDevice:
     """One GPU as the driver describes it.
 
     `cuda` is the newest CUDA that the driver knows, `driver` its own version (None where the system
@@ -89,7 +89,7 @@ def absence() -> EngineError | None:
     return CudaError("cuDeviceGetCount", 100, "CUDA_ERROR_NO_DEVICE", "")
 
 
-def require(index: int = 0) -> Device:
+def require(index: int = 0) -> CudaDevice:
     """The GPU of a number. Raises `EngineError` with the reason where it cannot be used."""
     reason = absence()
     if reason is not None:
@@ -103,7 +103,7 @@ def require(index: int = 0) -> Device:
     return gpus[index]
 
 
-def devices() -> tuple[Device, ...]:
+def devices() -> tuple[CudaDevice, ...]:
     """All GPUs that this process may use. Raises `EngineError` where there is no driver."""
     library = open_library()
     count, version = ctypes.c_int(0), ctypes.c_int(0)
@@ -113,7 +113,7 @@ def devices() -> tuple[Device, ...]:
     return tuple(_device(library, index, cuda) for index in range(count.value))
 
 
-def _device(library: Library, index: int, cuda: str) -> Device:
+def _device(library: Library, index: int, cuda: str) -> CudaDevice:
     handle = ctypes.c_int(0)
     library.call("cuDeviceGet", ctypes.byref(handle), index)
     name = ctypes.create_string_buffer(256)
@@ -125,7 +125,7 @@ def _device(library: Library, index: int, cuda: str) -> Device:
         value = ctypes.c_int(0)
         library.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, handle)
         capability.append(str(value.value))
-    return Device(
+    return CudaDevice(
         index=index,
         name=name.value.decode(errors="replace"),
         compute_capability=".".join(capability),

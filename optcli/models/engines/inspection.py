@@ -132,7 +132,7 @@ def _precision(text: str) -> str:
 
 
 def expectation(
-    asked: str, parsed: Mapping[str, Any], inspected: Mapping[str, Any] | None
+    requested: str, parsed: Mapping[str, Any], inspected: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Whether layers that multiply are computed in what was asked for, and why not.
 
@@ -149,10 +149,10 @@ def expectation(
     else:
         by, precisions = "network", {each["name"]: str(each["precision"]) for each in products}
         precisions |= dict.fromkeys(sound["yes"], "int8")
-    wanted = {"tf32": "fp32"}.get(asked, asked)
+    wanted = {"tf32": "fp32"}.get(requested, requested)
     matching = [name for name, precision in precisions.items() if precision == wanted]
     others = Counter(precisions[name] or "unknown" for name in precisions if name not in matching)
-    text = f"you asked for {asked.upper()}; {len(matching)} of {len(precisions)} {kind} run in it"
+    text = f"you asked for {requested.upper()}; {len(matching)} of {len(precisions)} {kind} run in it"
     if by == "network":
         text = text.replace("run in it", "can run in it (by the parsed network, without a GPU)")
     silent = [name for name, precision in precisions.items() if not precision]
@@ -164,7 +164,7 @@ def expectation(
         who = "the inspector" if by == "engine" else "the parsed network"
         text += f"; {who} names no precision of {len(silent)} ({', '.join(silent[:3])})"
     return {
-        "asked": asked,
+        "asked": requested,
         "by": by,
         "kind": kind,
         "total": len(precisions),

@@ -213,7 +213,7 @@ class Routes:
         sizes = ", ".join(map(str, self.fixed))
         return f"batch size {sizes}{' and any other' if self.any_size else ''}"
 
-    def said(self, size: int) -> str:
+    def route_of(self, size: int) -> str:
         """In words: `own model`, `any size`, `padded to 8`, `8 + 8 + 4 padded to 8`."""
         parts = self.parts(size)
         if parts == [BatchPart(ANY_SIZE, size, size)]:
@@ -237,13 +237,9 @@ class Models:
     routes: Routes
     seen: dict[int, list[BatchPart]] = field(default_factory=dict)
 
-    def routed(self, routes: Routes) -> Models:
-        """The same models on other routes."""
-        return Models(self.loaded, routes)
-
     def any_size_only(self) -> Models:
         """The model for any size, at every size."""
-        return self.routed(Routes())
+        return Models(self.loaded, Routes())
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """What the program gives: a tensor, or a tuple of tensors."""

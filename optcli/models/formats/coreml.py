@@ -31,7 +31,7 @@ _MARK = 0xDEADBEEF
 _OF_THE_DAY = ("com.github.apple.coremltools.conversion_date",)
 
 
-class Tensor(NamedTuple):
+class FeatureDescription(NamedTuple):
     """An input or output: its element type and sizes; None where a size varies or is not said."""
 
     name: str
@@ -99,7 +99,7 @@ def oldest_system(model: MLModel) -> str:
     return _SYSTEMS.get(version, f"version {version} of Core ML's files")
 
 
-def tensors(model: MLModel) -> tuple[list[Tensor], list[Tensor]]:
+def tensors(model: MLModel) -> tuple[list[FeatureDescription], list[FeatureDescription]]:
     """Inputs and outputs as the model declares them."""
     about = model.get_spec().description
     given = {each.name: each for operation in operations(model) for each in operation.outputs}
@@ -147,20 +147,20 @@ def _sizes(tensor_type: Any) -> tuple[int | None, ...]:
     )
 
 
-def _tensor(feature: Any) -> Tensor:
+def _tensor(feature: Any) -> FeatureDescription:
     kind = feature.type.WhichOneof("Type")
     if kind == "imageType":
         image = feature.type.imageType
-        return Tensor(feature.name, "image", (int(image.height), int(image.width)))
+        return FeatureDescription(feature.name, "image", (int(image.height), int(image.width)))
     if kind != "multiArrayType":
-        return Tensor(feature.name, str(kind).removesuffix("Type"), ())
+        return FeatureDescription(feature.name, str(kind).removesuffix("Type"), ())
     array = feature.type.multiArrayType
     kind = str(array.ArrayDataType.Name(array.dataType)).lower()
     sizes: tuple[int | None, ...] = tuple(map(int, array.shape))
     spans = array.shapeRange.sizeRanges
     if spans:
         sizes = tuple(int(s.lowerBound) if s.lowerBound == s.upperBound else None for s in spans)
-    return Tensor(feature.name, "float64" if kind == "double" else kind, sizes)
+    return FeatureDescription(feature.name, "float64" if kind == "double" else kind, sizes)
 
 
 def _require_weights(model: MLModel) -> None:

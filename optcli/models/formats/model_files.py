@@ -43,8 +43,8 @@ def suffixes(format: Format) -> tuple[str, ...]:
 def format_of(path: Path) -> str | None:
     """The format of a file, `weights` for one of tensors alone, None for what is no model.
 
-    What torch writes is told by its content, whatever it is called; a file that is not there, or that
-    is no whole archive, by its suffix. Nothing of the file is loaded.
+    A file that torch wrote is recognized by its content, whatever it is called; a file that is not
+    there, or that is no whole archive, by its suffix. Nothing of the file is loaded.
     """
     suffix = path.suffix.lower()
     by_suffix = _BY_SUFFIX.get(suffix)
@@ -64,8 +64,8 @@ def require_mark(path: Path, mark: bytes, refused: str, hint: str) -> None:
         raised_as(InputError, message, of=OSError, reason=strerror, place=str(path), hint=hint),
         regular_files.opened(path) as stream,
     ):
-        found = stream.read(8)[4:]
-    if found != mark:
+        mark_there = stream.read(8)[4:]
+    if mark_there != mark:
         message = f"{refused}: it does not begin as such a file does"
         raise InputError(message, place=str(path), hint=hint)
 

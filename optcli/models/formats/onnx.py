@@ -304,11 +304,9 @@ class Weight(Protocol):
     @property
     def nbytes(self) -> int:
         """How many bytes `tofile` writes."""
-        ...
 
     def tofile(self, file: IO[bytes], /) -> object:
         """Write the values, the first byte of each being its lowest."""
-        ...
 
 
 def take_apart(model: Model) -> tuple[ModelProto, dict[str, Weight]]:

@@ -2,7 +2,7 @@
 
 In a checkpoint, as programs of training write it, they lie in an entry of any name (`state_dict`,
 `net`, `ema.module`), under names with any prefix that a wrapper gave them (`module.`, `_orig_mod.`,
-`model.` of Lightning). Which of the groups of tensors in a file are the network's is told by their
+`model.` of Lightning). Which of the groups of tensors in a file are the network's follows from their
 names and shapes. A key names a group: the entries that lead to it, and the prefix of its names, joined
 by dots.
 """
@@ -321,7 +321,7 @@ class Checkpoint:
         return best[1]
 
     def _other_average(self, key: str, state: State) -> str | None:
-        """The key of averaged weights that are no group of the network's: stored in a list, say."""
+        """The key of averaged weights that are no group of the network's, such as weights in a list."""
         if _is_averaged(key) or not key:
             return None
         least = sum(value.numel() for value in state.values()) // 2

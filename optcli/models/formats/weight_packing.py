@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule, Node
 
-# Operators that lay integer weights out, and are told the shape of the input last.
+# Operators that lay integer weights out; their last argument is the shape of the input.
 _PREPACK = frozenset({"onednn.qconv_prepack", "onednn.qlinear_prepack"})
 _CONVOLUTION = "mkldnn._convolution_pointwise"
 _CALLS = 7

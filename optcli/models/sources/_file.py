@@ -80,7 +80,7 @@ class FileSource(Source):
 class DeclaredDifference(NamedTuple):
     """One difference in words. `is_fixed`: the file has one size where the recipe's varies."""
 
-    said: str
+    message: str
     is_fixed: bool = False
 
 
@@ -100,7 +100,7 @@ def refused_inputs(
         ", or export the model again with a dynamic size" if fixed else ""
     )
     return InputsError(
-        f"the recipe's inputs are not those of the file: {'; '.join(each.said for each in wrong)}",
+        f"the recipe's inputs are not those of the file: {'; '.join(each.message for each in wrong)}",
         place=str(path),
         hint="\n".join([f"{hint}:", "inputs:", *lines]),
     )

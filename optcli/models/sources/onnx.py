@@ -65,14 +65,14 @@ class OnnxSource(FileSource):
         _check_inputs(model, inputs, self.file)
         _require_tensors(model, self.file)
         _refuse_training(model, self.file)
-        beside = onnx_format.external_files(model)
-        if unknown := beside - locations(self.file):
+        external = onnx_format.external_files(model)
+        if unknown := external - locations(self.file):
             message = f"the file names its weights file {unknown.pop()!r} in an unusual way"
             raise wrong(self.file, message, "load and save it once with the onnx package")
-        for name in sorted(beside):
+        for name in sorted(external):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.file.parent / name, out / name)
-        if onnx_format.FILE in beside:
+        if onnx_format.FILE in external:
             message = (
                 f"the weights file is called {onnx_format.FILE}, which is the name of the model itself"
             )

@@ -148,7 +148,7 @@ def _text(shape: tuple[int | None, ...]) -> str:
 
 
 @dataclass
-class _Seen:
+class _Range:
     low: float = math.inf
     high: float = -math.inf
     elements: int = 0
@@ -227,7 +227,7 @@ def _extremes(
     feeds: Iterable[dict[str, np.ndarray]],
     threads: int,
     weights: Path | None,
-) -> dict[str, _Seen]:
+) -> dict[str, _Range]:
     import onnx
     from onnx import TensorProto, helper
 
@@ -250,7 +250,7 @@ def _extremes(
             graph.output.append(helper.make_tensor_value_info(output, type_, []))
             outputs.append((name, kind))
     session = _session(extended, threads, weights)
-    seen = {name: _Seen() for name in names}
+    seen = {name: _Range() for name in names}
     for feed in feeds:
         values = dict(zip(outputs, map(float, _run(session, None, feed)), strict=True))
         for name in names:
@@ -264,7 +264,7 @@ def _extremes(
     for name, (source, kind) in derived.items():
         span = seen[source]
         seen[name] = (
-            span if kind != "Relu" else _Seen(max(span.low, 0), max(span.high, 0), span.elements)
+            span if kind != "Relu" else _Range(max(span.low, 0), max(span.high, 0), span.elements)
         )
     return {name: seen[name] for name in sorted(seen)}
 
@@ -292,7 +292,7 @@ def _derived(model: ModelProto, tensors: Collection[str]) -> dict[str, tuple[str
 
 def _histograms(
     model: ModelProto,
-    seen: dict[str, _Seen],
+    seen: dict[str, _Range],
     feeds: Iterable[dict[str, np.ndarray]],
     threads: int,
     weights: Path | None,
@@ -401,7 +401,7 @@ def _smoothed(distribution: np.ndarray) -> np.ndarray:
     return (share + 1e-9) / (1 + 1e-9 * distribution.size)
 
 
-def _largest(seen: _Seen) -> float:
+def _largest(seen: _Range) -> float:
     return max(-seen.low, seen.high)
 
 

@@ -131,9 +131,9 @@ def _side_by_side(floats: ModelProto, quantized: ModelProto) -> tuple[ModelProto
     ]
     for node in graph.node:
         node.input[:] = [right.get(name, name) for name in node.input]
-    mine = list(graph.node)
+    nodes = list(graph.node)
     del graph.node[:], graph.output[:]
-    graph.node.extend([*clean.graph.node, *mine])
+    graph.node.extend([*clean.graph.node, *nodes])
     graph.initializer.extend(clean.graph.initializer)
     graph.sparse_initializer.extend(clean.graph.sparse_initializer)
     known = {each.domain for each in both.opset_import}
@@ -162,7 +162,7 @@ def _side_by_side(floats: ModelProto, quantized: ModelProto) -> tuple[ModelProto
     return both, {str(layer.name): layer.op_type not in _VECTORS for layer in layers}
 
 
-def around(model: ModelProto, layers: Collection[str]) -> set[str]:
+def neighbours_of(model: ModelProto, layers: Collection[str]) -> set[str]:
     """Names of the nodes to keep in floating point so that what these layers read is not rounded.
 
     The layers, what computes their inputs back to the layers or joins before, and whatever else reads

@@ -187,7 +187,7 @@ def joining_tail(
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _TracedOperator:
     """An operator of the computed values; `carries` are those whose numbers come into its outputs."""
 
     name: str
@@ -200,7 +200,7 @@ class _Seen:
 
 def _looked_at(
     operators: Sequence[GraphOperator], given: Collection[str], shapes: Mapping[str, tuple[int, ...]]
-) -> list[_Seen]:
+) -> list[_TracedOperator]:
     """The operators that compute from inputs, in order."""
     computed, from_layers, shares = {*given}, set[str](), set[str]()
     # A value by the one that it is computed from element by element: x · sigmoid(x) joins nothing.
@@ -235,7 +235,7 @@ def _looked_at(
         values = () if kind in _CHOOSES else each.inputs[:1] if kind in _TAKES else each.inputs
         carries = reads.intersection(values)
         computed.update(each.outputs)
-        seen.append(_Seen(each.name, each.outputs, reads, carries, joins, is_layer))
+        seen.append(_TracedOperator(each.name, each.outputs, reads, carries, joins, is_layer))
     return seen
 
 

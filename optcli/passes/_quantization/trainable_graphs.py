@@ -220,8 +220,8 @@ def trainable_network(
             parameters.disable_bias_correction = True
             quantized = quantized_network()
     storage = get_hook_storage(quantized)
-    for name, theirs in list(storage.named_hooks()):
-        storage.set_submodule(name, _fake_quantizer_of(theirs))
+    for name, hook in list(storage.named_hooks()):
+        storage.set_submodule(name, _fake_quantizer_of(hook))
     return quantized, tail
 
 

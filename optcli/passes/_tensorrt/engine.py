@@ -146,7 +146,7 @@ class EnginePass(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         try:
-            with tempfile.TemporaryDirectory(dir=job.beside, prefix="engine-") as folder:
+            with tempfile.TemporaryDirectory(dir=job.work_folder, prefix="engine-") as folder:
                 return self._run(source, job, Path(folder))
         except EngineError as error:
             raise StepError(error.message, place=error.place, hint=error.hint) from error
@@ -201,7 +201,7 @@ class EnginePass(Pass):
 
     def _build(self, prepared: PreparedNetwork, job: Job, here: Mapping[str, Any]) -> Build:
         """The build that the child is to do, its profiles checked against the model."""
-        asked = _checked_profiles(prepared.path.parent, job, self.profiles)
+        profiles = _checked_profiles(prepared.path.parent, job, self.profiles)
         mib = {name.upper(): size for name, size in self.memory_pools_mib.items()}
         if self.workspace_mib is not None:
             mib["WORKSPACE"] = self.workspace_mib
@@ -209,7 +209,7 @@ class EnginePass(Pass):
             product=self.product,
             onnx=str(prepared.path),
             plan=str(job.out / sidecar.PLAN),
-            profiles=asked,
+            profiles=profiles,
             batch_sizes=job.batch_sizes,
             strongly_typed=here["strong_typing"],
             flags={**prepared.flags, **self._flags(prepared, job), **self.flags()},
@@ -273,7 +273,7 @@ def checked(
     parser takes. A finding that would fail the build begins with "it would fail".
     """
     findings = [_profiles(source, job, wish)]
-    with tempfile.TemporaryDirectory(dir=job.beside, prefix="check-") as folder:
+    with tempfile.TemporaryDirectory(dir=job.work_folder, prefix="check-") as folder:
         try:
             prepared = prepare(
                 source.path,
@@ -296,10 +296,12 @@ def checked(
 
 def _profiles(source: Artifact, job: Job, wish: Wish) -> str:
     try:
-        asked = _checked_profiles(source.path, job, wish)
+        profiles = _checked_profiles(source.path, job, wish)
     except (StepError, EngineError) as error:
         return f"it would fail: {error.message}" + (f" ({error.hint})" if error.hint else "")
-    return "its optimization profile fits" if len(asked) == 1 else f"its {len(asked)} profiles fit"
+    return (
+        "its optimization profile fits" if len(profiles) == 1 else f"its {len(profiles)} profiles fit"
+    )
 
 
 def parser_here() -> str | None:
@@ -357,9 +359,9 @@ def _checked_profiles(folder: Path, job: Job, wish: Wish) -> list[Profile]:
     """The profiles of a job, checked against the ONNX model in a folder."""
     shapes = input_shapes(onnx_format.outline(folder))
     inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
-    asked = profiles_of(wish, job)
-    check_profiles(asked, inputs, job.batch_sizes)
-    return asked
+    profiles = profiles_of(wish, job)
+    check_profiles(profiles, inputs, job.batch_sizes)
+    return profiles
 
 
 def profiles_of(wish: Wish, job: Job) -> list[Profile]:

@@ -133,7 +133,7 @@ def prepare(
         model, in_fp32, facts = _converted(model, intent, keep, job)
     else:
         model = modern(model, 7, job, "older ones cannot be read")
-        in_fp32, facts = _kept(model, keep), {}
+        in_fp32, facts = _layers_in_fp32(model, keep), {}
     if not strongly_typed:
         if intent in ("fp16", "int8") and stored != "fp16":
             in_fp32 |= out_of_range(model, job, facts)
@@ -196,7 +196,7 @@ def _converted(
         opset, why = BF16_OPSET, "older ones know no bfloat16"
     model = modern(model, opset, job, why or "older ones cannot be read")
     facts: dict[str, Any] = {}
-    in_fp32 = _kept(model, keep)
+    in_fp32 = _layers_in_fp32(model, keep)
     if half == "fp16":
         in_fp32 |= out_of_range(model, job, facts)
     if quantized:
@@ -210,7 +210,7 @@ def _converted(
     return halved(model, half, in_fp32, keep_io=True), in_fp32, facts
 
 
-def _kept(model: ModelProto, keep: Keep) -> set[str]:
+def _layers_in_fp32(model: ModelProto, keep: Keep) -> set[str]:
     """Names of the nodes to keep. Raises `StepError` for one that is quantized: it cannot be both."""
     nodes = list(read(model).graph)
     names = chosen(nodes, keep.names, keep.types, tuple(keep.patterns), "ignored_")
@@ -238,12 +238,12 @@ def _for_weak_typing(model: ModelProto, product: str, job: Job) -> ModelProto:
 
 
 def _flags(
-    intent: EnginePrecision, asked: EnginePrecision, strongly_typed: bool, kept: bool
+    intent: EnginePrecision, precision: EnginePrecision, strongly_typed: bool, keeps_layers: bool
 ) -> dict[str, bool]:
-    flags = {"TF32": "tf32" in (intent, asked) or asked == "best"}
+    flags = {"TF32": "tf32" in (intent, precision) or precision == "best"}
     if not strongly_typed:
         flags |= dict.fromkeys(_FLAGS[intent], True)
-        if kept:
+        if keeps_layers:
             flags["OBEY_PRECISION_CONSTRAINTS"] = True
     return flags
 

@@ -293,7 +293,7 @@ def measured(models: Models, job: Job) -> Routes:
     if beyond > largest:
         cut = replace(routes, padded_from=padded_from, pieces=True)
         uncut_s = _seconds(models.any_size_only(), beyond, job)
-        pieces = _seconds(models.routed(cut), beyond, job) < uncut_s
+        pieces = _seconds(Models(models.loaded, cut), beyond, job) < uncut_s
     return replace(routes, padded_from=padded_from, pieces=pieces)
 
 

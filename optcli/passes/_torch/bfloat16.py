@@ -147,7 +147,7 @@ def counting() -> Iterator[ComputedProducts]:
     products = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
     attention = aten._scaled_dot_product_flash_attention_for_cpu
 
-    class Counting(TorchDispatchMode):  # type: ignore[misc]
+    class WorkCounting(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
@@ -166,5 +166,5 @@ def counting() -> Iterator[ComputedProducts]:
                 work.add(0, output[0].numel() + scores, narrow=True)
             return output
 
-    with Counting():
+    with WorkCounting():
         yield work

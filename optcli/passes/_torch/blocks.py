@@ -344,7 +344,7 @@ def _counted(name: str, call: _Call, size: int) -> Block:
 
     operators = 0
 
-    class Counting(TorchDispatchMode):  # type: ignore[misc]
+    class OperatorCounting(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -354,7 +354,12 @@ def _counted(name: str, call: _Call, size: int) -> Block:
 
     module, given, options = call
     copy = given[0].detach().clone()
-    with torch.no_grad(), plain_attention(), FlopCounterMode(display=False) as flops, Counting():
+    with (
+        torch.no_grad(),
+        plain_attention(),
+        FlopCounterMode(display=False) as flops,
+        OperatorCounting(),
+    ):
         module(copy, *given[1:], **options)
     return Block(name, flops.get_total_flops() // (2 * size), operators)
 

@@ -80,7 +80,7 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, criteria: Criteria) -
     """The channels to remove. Raises `StepError` for a pattern in `keep` that matches nothing."""
     import torch
 
-    kept_modules = _kept(model, criteria.keep)
+    kept_modules = _excluded(model, criteria.keep)
     cautious = any(_is_attention(module) for module in torch_modules.modules(model))
     groups: list[_Group] = []
     total = remaining = 0
@@ -243,7 +243,7 @@ def _is_attention(module: Any) -> bool:
     return isinstance(getattr(module, "num_heads", None), int) and not any(map(_is_attention, inner))
 
 
-def _kept(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
+def _excluded(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
     """The modules that `keep` names, those inside them, and the layers inside attentions."""
     named = dict(torch_modules.named_modules(model))
     protected: set[Any] = set()

@@ -139,8 +139,8 @@ def _torch_has_bf16() -> bool:
     """Whether PyTorch finds the instructions, too; it may be told to use fewer than there are."""
     import torch
 
-    asked = getattr(torch.cpu, "get_capabilities", None)  # since PyTorch 2.10
-    return asked is None or any(asked().get(name, False) for name in _INSTRUCTIONS)
+    capabilities = getattr(torch.cpu, "get_capabilities", None)  # since PyTorch 2.10
+    return capabilities is None or any(capabilities().get(name, False) for name in _INSTRUCTIONS)
 
 
 def _lay_out(model: torch.nn.Module, *, last: bool) -> None:
@@ -223,8 +223,8 @@ def _agree(
     if trial is None or trial[0].shape != reference[0].shape:
         return False
     error = float((trial[0] - reference[0]).norm() / reference[0].norm().clamp_min(1e-30))
-    ours, theirs = _direction(trial[1]), _direction(reference[1])
-    cosine = float((ours * theirs).sum(dtype=torch.float64))
+    tried, exact = _direction(trial[1]), _direction(reference[1])
+    cosine = float((tried * exact).sum(dtype=torch.float64))
     flat = float(reference[1].norm()) == 0
     return error <= most_error and (flat or cosine >= least_cosine)
 

@@ -44,8 +44,8 @@ class Score:
         """Whether this is better: by share, then by loss."""
         if other is None:
             return True
-        mine, theirs = self.share or 0.0, other.share or 0.0
-        return mine > theirs or (mine == theirs and self.loss < other.loss)
+        own_share, other_share = self.share or 0.0, other.share or 0.0
+        return own_share > other_share or (own_share == other_share and self.loss < other.loss)
 
 
 def caller(
@@ -343,18 +343,20 @@ def matched(
     import torch
 
     names = _blocks(teacher[0])
-    mine: dict[str, torch.Tensor] = {}
-    theirs: dict[str, torch.Tensor] = {}
+    of_student: dict[str, torch.Tensor] = {}
+    of_teacher: dict[str, torch.Tensor] = {}
     here = {name for name, _ in torch_modules.named_modules(student[0])}
     names = [name for name in names if name in here]
     with torch.no_grad():
-        for (model, call), outputs in ((student, mine), (teacher, theirs)):
+        for (model, call), outputs in ((student, of_student), (teacher, of_teacher)):
             torch_modules.evaluating(model)
             with _outputs_of(model, names, outputs):
                 call(batch)
-    last = {id(value): name for name, value in mine.items()}
-    common = [name for name, value in mine.items() if last[id(value)] == name and name in theirs]
-    same = [name for name in common if mine[name].shape == theirs[name].shape]
+    last = {id(value): name for name, value in of_student.items()}
+    common = [
+        name for name, value in of_student.items() if last[id(value)] == name and name in of_teacher
+    ]
+    same = [name for name in common if of_student[name].shape == of_teacher[name].shape]
     return Features(tuple(same), tuple(name for name in common if name not in same), weight)
 
 

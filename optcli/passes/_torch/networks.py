@@ -101,10 +101,10 @@ def by_layer(refused: str, trace: Callable[[], ExportedProgram], hint: str) -> I
         raise
     except Exception as error:
         reason, callers = first_line(error).rstrip(".:"), dict[str, set[str]]()
-        said = "\n".join(list(filter(None, str(error).splitlines()))[:_LINES])
+        message = "\n".join(list(filter(None, str(error).splitlines()))[:_LINES])
         with suppress(Exception):  # what cannot be converted may be impossible to trace as well
             program = trace()
-            callers = _callers(said, program) or _callers(said, program.run_decompositions())
+            callers = _callers(message, program) or _callers(message, program.run_decompositions())
         named = [
             f"{operator} is called by {', '.join(sorted(modules)) or 'the network itself'}"
             for operator, modules in sorted(callers.items())
@@ -118,7 +118,7 @@ def module_of(node: torch.fx.Node) -> str:
     return paths[-1].removeprefix("L['self'].") if paths else ""
 
 
-def _callers(said: str, program: ExportedProgram) -> dict[str, set[str]]:
+def _callers(message: str, program: ExportedProgram) -> dict[str, set[str]]:
     """The modules that call operators which are named in an error, by operator."""
     callers: dict[str, set[str]] = {}
     for node in program.graph.nodes:
@@ -126,7 +126,7 @@ def _callers(said: str, program: ExportedProgram) -> dict[str, set[str]]:
         parts = str(node.target).split(".")
         if node.op != "call_function" or len(parts) != 3:
             continue
-        if re.search(rf"[.:'\"`]{re.escape(parts[1])}(?!\w)", said):
+        if re.search(rf"[.:'\"`]{re.escape(parts[1])}(?!\w)", message):
             modules = callers.setdefault(f"{parts[0]}.{parts[1]}", set())
             modules.update(filter(None, [module_of(node)]))
     return callers

@@ -31,7 +31,7 @@ _WEIGHT, _BIAS = 1, 2
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _NormalizedLayer:
     """A convolution and the normalization behind it, by their arguments; None: there is none."""
 
     convolution: Node
@@ -74,14 +74,10 @@ def program_of(model: torch.nn.Module, job: Job) -> ExportedProgram:
 
 
 def onnx_of_program(
-    program: ExportedProgram,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[str],
-    opset: int | None = None,
-    optimize: bool = True,
+    program: ExportedProgram, inputs: Sequence[TensorSpec], outputs: Sequence[str]
 ) -> ModelProto:
     """The ONNX model of an exported program, as `parts_of_program` gives it, with its weights."""
-    model, weights = parts_of_program(program, inputs, outputs, opset, optimize)
+    model, weights = parts_of_program(program, inputs, outputs)
     onnx.fill_in(model, weights)
     return model
 
@@ -202,7 +198,7 @@ def fold(program: ExportedProgram) -> int:
     return folded
 
 
-def _pair(node: Node) -> _Pair | None:
+def _pair(node: Node) -> _NormalizedLayer | None:
     """The pair that ends in a node, where it is batch normalization that does not learn."""
     import torch
 
@@ -220,7 +216,9 @@ def _pair(node: Node) -> _Pair | None:
     if any(user.op == "output" for user in node.users):  # the program's signature names it
         return None
     bias = data.args[_BIAS] if len(data.args) > _BIAS else None
-    return _Pair(data, data.args[_WEIGHT], bias, scale, shift, mean, variance, float(epsilon))
+    return _NormalizedLayer(
+        data, data.args[_WEIGHT], bias, scale, shift, mean, variance, float(epsilon)
+    )
 
 
 def _name(node: Node, targets: dict[str, str | None], state: dict[str, Any]) -> str | None:
@@ -238,7 +236,7 @@ def _is_own(node: Node | None) -> bool:
 
 
 def _fold_weights(
-    pair: _Pair, targets: dict[str, Any], state: dict[str, torch.Tensor], bias: Node
+    pair: _NormalizedLayer, targets: dict[str, Any], state: dict[str, torch.Tensor], bias: Node
 ) -> None:
     """Give the convolution the weights and the bias that make the normalization needless."""
     import torch

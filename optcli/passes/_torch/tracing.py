@@ -47,8 +47,8 @@ def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Modul
 def example(inputs: Sequence[TensorSpec], *, small: bool = False) -> tuple[torch.Tensor, ...]:
     """One tensor per input; each symbol has a size of its own, of 2 or more where its range allows it.
 
-    torch.export takes a size of 0 or 1 for a constant, whatever it is told, and equal sizes for one.
-    `small` is for a batch that is computed: 1 sample, or as few as may be.
+    torch.export takes a size of 0 or 1 for a constant, whatever else is declared, and equal sizes for
+    one. `small` is for a batch that is computed: 1 sample, or as few as may be.
     """
     sized = _sized(inputs)
     first = batched(inputs)

@@ -75,7 +75,7 @@ class Training:
         memory.keep_freed()
         progress = load_checkpoint(job.scratch, self.model, self.optimizer)
         budget = self._budget(progress)
-        news = _News(job, self._pace(progress), self.epochs, self.clock, self._threads())
+        news = _TrainingMonitor(job, self._pace(progress), self.epochs, self.clock, self._threads())
         if progress is None:
             progress = self._beginning(news)
             self._plan_first(budget, progress, job)
@@ -219,7 +219,7 @@ class Training:
         on_cpu = all(value.device.type == "cpu" for value in torch_modules.parameters(self.model))
         return torch.get_num_threads() if on_cpu else 1
 
-    def _beginning(self, news: _News) -> TrainingProgress:
+    def _beginning(self, news: _TrainingMonitor) -> TrainingProgress:
         news.begin("judging the network as it is")
         progress = TrainingProgress(before=self._judged(news))
         self._settle()
@@ -229,7 +229,7 @@ class Training:
     def _is_out_of_patience(self, progress: TrainingProgress) -> bool:
         return self.patience is not None and progress.epoch - progress.best_epoch >= self.patience
 
-    def _judged(self, news: _News) -> Score | None:
+    def _judged(self, news: _TrainingMonitor) -> Score | None:
         return None if self.judge is None else self.judge(self.model, self.call, news.judged)
 
     def _settle(self) -> None:
@@ -244,7 +244,11 @@ class Training:
             )
 
     def _epoch(
-        self, number: int, progress: TrainingProgress, news: _News, budget: TrainingBudget | None
+        self,
+        number: int,
+        progress: TrainingProgress,
+        news: _TrainingMonitor,
+        budget: TrainingBudget | None,
     ) -> tuple[float, float]:
         """Train epoch `number`, from 1; gives the mean loss, and the time that samples took.
 
@@ -267,9 +271,9 @@ class Training:
         total = waited_s = 0.0
         views = self.views if self.shows_views(progress) else None
         news.begin_epoch()
-        asked = looked = self.clock()
+        waiting_since = looked = self.clock()
         for step, batch in enumerate(self.examples.batches(whole, self.batch_size)):
-            waited_s += self.clock() - asked
+            waited_s += self.clock() - waiting_since
             if budget is not None and step and step % _LOOK_EVERY == 0:
                 now = self.clock()
                 steps = min(steps, step + budget.steps_left((now - looked) / _LOOK_EVERY))
@@ -293,8 +297,8 @@ class Training:
                 progress.share, progress.shows_views = (at + 1) / course, views is not None
                 progress.planned, progress.steps = number + 1, min(ending_steps(at + 1), self._steps())
                 return total / (step + 1), waited_s
-            asked = self.clock()
-            looked += asked - began
+            waiting_since = self.clock()
+            looked += waiting_since - began
         progress.share = min(1.0, (begun + planned) / course)
         return total / steps, waited_s
 
@@ -348,7 +352,7 @@ class Training:
         return max(1, count // self.batch_size) * self.batch_size
 
 
-class _News:
+class _TrainingMonitor:
     """Reports the progress of a training: loss, images a second, the time that is left."""
 
     def __init__(

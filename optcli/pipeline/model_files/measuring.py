@@ -107,8 +107,8 @@ def _place(on: str | None, runners_by_file: Mapping[Path, str], observer: Observ
         device.close()
 
 
-def _runner(format: Format, asked: str | None, path: Path) -> str:
-    name = asked or runners.DEFAULTS.get(format)
+def _runner(format: Format, wanted: str | None, path: Path) -> str:
+    name = wanted or runners.DEFAULTS.get(format)
     if name is None:
         raise UsageError(
             f"no runner here runs {format}", place=str(path), hint="see the README's table of runners"
@@ -159,7 +159,7 @@ def _report(
         effective: dict[str, Any] = dict(read_back.effective) if read_back else {}
         if each.artifact.precision == effective.get("precision") == "unknown":
             effective["precision"] = "n/a"
-        mine = tuple(
+        verdicts_here = tuple(
             _over(baseline, row, measured.failures).model_copy(update={"device": place.name})
             for row in rows.get(each.name, ())
         )
@@ -168,14 +168,14 @@ def _report(
             str(each.path),
             {"name": candidate.runner, "requested": {"threads": settings.threads}, **effective},
             measured.failures.get(each.name),
-            latency=mine,
+            latency=verdicts_here,
             verdicts=latency.verdicts(
-                mine,
+                verdicts_here,
                 settings,
                 None,
                 baseline,
                 is_baseline=each.name == baseline,
-                beside=rows.get(baseline, ()),
+                others=rows.get(baseline, ()),
             ),
         )
     judged = (verdict for variant in variants.values() for verdict in variant.verdicts)

@@ -287,8 +287,8 @@ def _is_foreign(target: Target) -> bool:
 
 
 def _size_bytes(target: Target) -> int:
-    beside = target.path.with_suffix(".bin") if target.format == Format.OPENVINO else None
-    return size_bytes(target.path) + (size_bytes(beside) if beside and beside.is_file() else 0)
+    weights = target.path.with_suffix(".bin") if target.format == Format.OPENVINO else None
+    return size_bytes(target.path) + (size_bytes(weights) if weights and weights.is_file() else 0)
 
 
 def _names(targets: Sequence[Target]) -> list[str]:
@@ -327,8 +327,8 @@ def merged(opened: Sequence[Opened]) -> tuple[TensorSpec, ...]:
         if not agrees:
             raise _different(first, other)
         for place, spec in enumerate(specs):
-            theirs = by_name[spec.name] if other.named else other.inputs[place]
-            both = _both(spec, theirs)
+            other_spec = by_name[spec.name] if other.named else other.inputs[place]
+            both = _both(spec, other_spec)
             if both is None:
                 raise _different(first, other)
             specs[place] = both
@@ -350,17 +350,17 @@ def _both(one: TensorSpec, other: TensorSpec) -> TensorSpec | None:
         return None
     shape: list[int | str] = []
     ranges: dict[str, SymbolRange] = {}
-    for mine, theirs in zip(one.shape, other.shape, strict=True):
-        a, b = (_range(size, spec) for size, spec in ((mine, one), (theirs, other)))
+    for one_size, other_size in zip(one.shape, other.shape, strict=True):
+        a, b = (_range(size, spec) for size, spec in ((one_size, one), (other_size, other)))
         low, high = max(a.min, b.min), min(a.max, b.max)
         if low > high:
             return None
-        symbol = next((size for size in (mine, theirs) if isinstance(size, str)), None)
-        if symbol is None or not (isinstance(mine, str) and isinstance(theirs, str)):
+        symbol = next((size for size in (one_size, other_size) if isinstance(size, str)), None)
+        if symbol is None or not (isinstance(one_size, str) and isinstance(other_size, str)):
             shape.append(low)
             continue
-        shape.append(mine)
-        ranges[str(mine)] = SymbolRange(min=low, opt=max(low, min(a.opt, high)), max=high)
+        shape.append(one_size)
+        ranges[str(one_size)] = SymbolRange(min=low, opt=max(low, min(a.opt, high)), max=high)
     return one.model_copy(update={"shape": tuple(shape), "ranges": ranges})
 
 

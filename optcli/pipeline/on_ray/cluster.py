@@ -49,7 +49,7 @@ class Cluster:
         self._starting = threading.Lock()
         self._function: Any = None
         self._running: set[Any] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._stopped = False
 
     def call(
@@ -69,9 +69,9 @@ class Cluster:
             order = order_of(lost)
             what = "evaluate" if isinstance(order, NodePart) else "carry_out"
             record = messages.to_record(order)
-            asked = self._with_cores(resources, unfit)
+            resources_there = self._with_cores(resources, unfit)
             try:
-                answer = self._answer(what, record, asked, unfit)
+                answer = self._answer(what, record, resources_there, unfit)
             except exceptions.OutOfMemoryError as error:
                 raise StepError(
                     "Ray ended it: its node ran out of memory",
@@ -96,8 +96,8 @@ class Cluster:
             if not answer.unfit:
                 return answer
             unfit.append(answer.node)
-            if (answer.node, answer.unfit[0]) not in self._told:
-                self._told.add((answer.node, answer.unfit[0]))
+            if (answer.node, answer.unfit[0]) not in self._warned:
+                self._warned.add((answer.node, answer.unfit[0]))
                 name = f"{answer.host}, node {answer.node[:8]}"
                 self._tell(label, f"not run on {name}: {'; '.join(answer.unfit)}")
 
@@ -116,12 +116,12 @@ class Cluster:
 
         probe = ray.remote(num_cpus=0, max_retries=0)(sees)
         nodes = {node["NodeID"]: node["NodeName"] for node in alive()}
-        asked = {
+        probes = {
             name: probe.options(label_selector={NODE_ID: key}).remote(str(mark), content)
             for key, name in nodes.items()
         }
         blind = []
-        for name, ref in asked.items():
+        for name, ref in probes.items():
             try:
                 seen = ray.get(ref, timeout=_PROBE_S)
             except ray.exceptions.RayError:
@@ -204,10 +204,10 @@ class Cluster:
             raise StepError("it was interrupted")
         cores = [node["Resources"].get("CPU", 0) for node in alive() if node["NodeID"] not in unfit]
         most = int(max(cores, default=0))
-        asked = Resources(min(resources.cores, most), resources.memory_bytes, resources.gpus)
-        if most < 1 or not _could_run(asked, unfit):
-            raise NoNodeError(_nobody(asked, unfit))
-        return asked
+        lowered = Resources(min(resources.cores, most), resources.memory_bytes, resources.gpus)
+        if most < 1 or not _could_run(lowered, unfit):
+            raise NoNodeError(_nobody(lowered, unfit))
+        return lowered
 
 
 def _task() -> Callable[[str, dict[str, Any]], dict[str, Any]]:

@@ -136,7 +136,7 @@ class Held:
         # Ray makes an actor's name unique, but two that begin at once may both pass its first look:
         # then one of them dies at once, and tries again here.
         kind = ray.remote(max_restarts=0, max_task_retries=0)(_measuring())
-        told = False
+        warned = False
         while True:
             try:
                 actor = kind.options(
@@ -146,9 +146,9 @@ class Held:
                     **_all_of(self._node, place),
                 ).remote()
             except ValueError:
-                if not told:
+                if not warned:
                     tell(f"another build measures on {self._device}; waiting for it")
-                    told = True
+                    warned = True
                 time.sleep(LOOK_S / 4)
                 _require_alive(self._node)
                 continue
@@ -159,13 +159,13 @@ class Held:
         """Whether an actor was started, once its node is free; not where another had the name."""
         import ray
 
-        ref, told = actor.begin.remote(), False
+        ref, warned = actor.begin.remote(), False
         try:
             while not ray.wait([ref], timeout=LOOK_S)[0]:
                 _require_alive(self._node)
-                if not told:
+                if not warned:
                     tell(f"other tasks run on {self._device}; waiting until it is free")
-                    told = True
+                    warned = True
             ray.get(ref)
         except ray.exceptions.RayActorError:
             _require_alive(self._node)

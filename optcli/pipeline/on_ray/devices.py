@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from optcli.artifact import Artifact
@@ -14,7 +16,7 @@ from optcli.pipeline.on_ray import device_nodes, parcels
 from optcli.pipeline.on_ray.cluster import Cluster
 from optcli.pipeline.on_ray.device_nodes import Held, NodeLostError, RayNode
 from optcli.pipeline.on_ray.maker import require
-from optcli.pipeline.plan import Device, Plan
+from optcli.pipeline.plan import BuildPlan, Device
 from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
 from optcli.pipeline.remote_devices.messages import (
     DeviceAnswer,
@@ -31,15 +33,15 @@ _TRIES = 3
 
 @contextmanager
 def opened(
-    address: str | None, plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
+    address: str | None, plan: BuildPlan, devices: Sequence[Device], store: Store, observer: Observer
 ) -> Iterator[dict[str, RayDevice]]:
     """Those of the devices that are nodes of a cluster, by name; each has said what it is.
 
     Ray is joined as long as the block runs, where there are any. Raises `UsageError` without `--ray`,
     `MissingError` where no cluster answers, or none of its nodes is the device and can measure.
     """
-    far = [(each, each.name, each.ray) for each in devices]
-    places = {name: ray for _, name, ray in far if name is not None and ray is not None}
+    remote = [(each, each.name, each.ray) for each in devices]
+    places = {name: ray for _, name, ray in remote if name is not None and ray is not None}
     if not places:
         yield {}
         return
@@ -77,7 +79,7 @@ def _required(address: str | None, device: str) -> str:
 class RayDevice(RemoteDevice):
     """A device of a cluster. The node is held from the first measurement to `release`."""
 
-    def __init__(self, name: str, ray: RayPlace, plan: Plan, store: Store) -> None:
+    def __init__(self, name: str, ray: RayPlace, plan: BuildPlan, store: Store) -> None:
         super().__init__(name, look_for(plan, store.digests))
         self._ray, self._store = ray, store
         self._node: RayNode | None = None
@@ -110,25 +112,20 @@ class RayDevice(RemoteDevice):
             self._held.release()
             self._held = None
 
-    def _asked(
-        self,
-        step: str,
-        observer: Observer,
-        artifacts: Sequence[Artifact],
-        feeds: Path | None,
-        order_of: Callable[[Travelling], DeviceOrder],
+    def _answer(
+        self, order: DeviceOrder, feeds: Path | None, observer: Observer
     ) -> tuple[DeviceAnswer, bytes]:
         """The answer to an order; on another node, where one is lost. Raises `StepError`."""
         try:
-            order = order_of(self._sent(artifacts, feeds))
+            order = replace(order, travelling=self._sent(order.artifacts, feeds))
         except (UnreachableError, OSError) as error:
             raise StepError(f"files do not reach the device {self._name}: {error}") from error
         for lost in range(_TRIES):
             try:
-                answer, samples = self._carried_out(step, order, observer)
+                answer, samples = self._carried_out(order, observer)
             except NodeLostError as error:
                 self._held = None
-                observer.warned(step, f"{error}; it begins again")
+                observer.warned(order.step, f"{error}; it begins again")
                 if lost + 1 < _TRIES:
                     before = self._seen.machine
                     self.choose(observer)
@@ -139,7 +136,7 @@ class RayDevice(RemoteDevice):
                         ) from error
                 continue
             for message in answer.warned:
-                observer.warned(step, message)
+                observer.warned(order.step, message)
             self._require_answer(answer, "see whether it reaches the remote store")
             return answer, samples
         raise StepError(
@@ -147,16 +144,13 @@ class RayDevice(RemoteDevice):
             hint="see whether the artifacts take more memory than it has",
         )
 
-    def _carried_out(
-        self, step: str, order: DeviceOrder, observer: Observer
-    ) -> tuple[DeviceAnswer, bytes]:
+    def _carried_out(self, order: DeviceOrder, observer: Observer) -> tuple[DeviceAnswer, bytes]:
         assert self._node is not None
         if self._held is None:
-            self._held = Held(
-                self._name, self._ray, self._node, lambda text: observer.warned(step, text)
-            )
+            warn = partial(observer.warned, order.step)
+            self._held = Held(self._name, self._ray, self._node, warn)
         held = self._held
-        return self._timed(step, order, observer, lambda: held.carry_out(order))
+        return self._timed(order, observer, lambda: held.carry_out(order))
 
     def _sent(self, artifacts: Sequence[Artifact], feeds: Path | None) -> Travelling:
         """How these files come to the node; they lie in the remote store afterwards."""

@@ -17,7 +17,7 @@ from optcli.pipeline.messages import Order, PassRequest, StepRequest
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, Shipped
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import BuildPlan
 from optcli.pipeline.remote_devices.messages import Contents, UnreachableError
 from optcli.store import Store, disk
 from optcli.workers import messages
@@ -59,7 +59,7 @@ class RayMaker:
     def __init__(
         self,
         address: str,
-        plan: Plan,
+        plan: BuildPlan,
         store: Store,
         workers: StepWorkers,
         observer: Observer,
@@ -101,7 +101,6 @@ class RayMaker:
             raise
 
     def make(self, order: Order, work: Path) -> dict[str, Any]:
-        """As `Maker` says."""
         if order.kind != "artifact" or not isinstance(order.call.request, PassRequest):
             return self._made_here(order, work)
         if self._remote is None:
@@ -184,8 +183,8 @@ class RayMaker:
             project=project.contents(),
         )
         sent = replace(request, data=project.data)
-        asked = replace(self._node_order(order), request=sent, shipped=shipped)
-        answer = self._cluster.call(order.label, self._resources(order), lambda _: asked)
+        node_order = replace(self._node_order(order), request=sent, shipped=shipped)
+        answer = self._cluster.call(order.label, self._resources(order), lambda _: node_order)
         if answer.log:
             log.write_text(answer.log)
         record = self._heard(order, answer)

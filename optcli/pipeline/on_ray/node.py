@@ -110,13 +110,13 @@ def _answered_or_why(
 ) -> dict[str, Any]:
     answer = NodeAnswer(node=node, host=socket.gethostname())
     try:
-        asked = messages.read(kind, record)
+        order = messages.read(kind, record)
     except StepError:
         unfit = ("its optcli does not understand the messages of this one",)
         return _record(replace(answer, unfit=unfit))
     _workers.news.clear()
     try:
-        answer = do(asked, answer)
+        answer = do(order, answer)
     except _UnfitError as error:
         answer = replace(answer, unfit=error.differences)
     except UnreachableError as error:
@@ -124,7 +124,7 @@ def _answered_or_why(
     except StoreError as error:
         answer = replace(answer, unreachable=f"the store of {answer.host}: {error.message}")
     except OptcliError as error:
-        answer = replace(answer, error=error.to_record(), log=log(asked))
+        answer = replace(answer, error=error.to_record(), log=log(order))
     return _record(replace(answer, news=tuple(_workers.news)))
 
 

@@ -1,6 +1,6 @@
 """Files on their way between machines: each lies under its digest in the remote store.
 
-What is sent here is no entry of the remote store: whoever is told the digests, through Ray, can fetch
+What is sent here is no entry of the remote store: whoever gets the digests, through Ray, can fetch
 it. So nothing that others wrote there takes part in a build.
 """
 
@@ -24,7 +24,7 @@ from optcli.pipeline.remote_devices.messages import Contents, UnreachableError
 from optcli.settings import user_code
 from optcli.store import Entry, Store, disk, key_of, locks
 from optcli.store.remote import Limits, RefusedError, Remote, RemotePlace
-from optcli.store.remote.connection import Connection, DeniedError, GoneError
+from optcli.store.remote.connection import DeniedError, GoneError, RemoteFileSystem
 from optcli.store.remote.manifest import object_of
 
 _KIND = "input"
@@ -103,7 +103,7 @@ def _relative(settings: DataSettings, folder: Path) -> DataSettings:
     return settings.with_paths(moved)
 
 
-def send(connection: Connection, files: Mapping[Path, tuple[int, str]]) -> None:
+def send(connection: RemoteFileSystem, files: Mapping[Path, tuple[int, str]]) -> None:
     """Upload what is not there yet. Raises `UnreachableError`."""
 
     def one(item: tuple[Path, tuple[int, str]]) -> None:
@@ -118,7 +118,7 @@ def send(connection: Connection, files: Mapping[Path, tuple[int, str]]) -> None:
     try:
         connection.each(one, [(path, about) for about, path in by_content.items()])
     except (GoneError, DeniedError, RefusedError, OSError) as error:
-        raise UnreachableError(_told(connection.place, error)) from error
+        raise UnreachableError(_without_secrets(connection.place, error)) from error
 
 
 def receive(remote: Remote, contents: Contents, out: Path) -> None:
@@ -128,11 +128,11 @@ def receive(remote: Remote, contents: Contents, out: Path) -> None:
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise UnreachableError(f"{name[:80]!r} cannot be the name of a file")
     size_bytes = sum(size for size, _ in contents.values())
-    asked = Entry(_KIND, _key(contents), out, {}, {}, "", size_bytes, "", dict(contents))
+    entry = Entry(_KIND, _key(contents), out, {}, {}, "", size_bytes, "", dict(contents))
     try:
-        remote.download(asked, out)
+        remote.download(entry, out)
     except (GoneError, RefusedError, OSError) as error:
-        raise UnreachableError(_told(remote.place, error)) from error
+        raise UnreachableError(_without_secrets(remote.place, error)) from error
 
 
 def fetched(store: Store, remote: Remote, contents: Contents, folder: str = "") -> Entry:
@@ -162,9 +162,9 @@ def shared_with(store: Store, log: Path) -> Shared:
 
 def opened(url: str, store: Store) -> Remote:
     """A remote store to fetch from. Raises `UnreachableError` where this machine cannot open it."""
-    said: list[str] = []
+    warnings: list[str] = []
     try:
-        return Remote(RemotePlace(url, True), store.root, store.peek, said.append, Limits())
+        return Remote(RemotePlace(url, True), store.root, store.peek, warnings.append, Limits())
     except OptcliError as error:
         raise UnreachableError(f"{error.message} ({error.hint})") from error
 
@@ -178,7 +178,7 @@ def _ingredients(contents: Contents) -> dict[str, Any]:
     return {"step": _KIND, "files": digest.of_value(files)}
 
 
-def _told(place: RemotePlace, error: Exception) -> str:
+def _without_secrets(place: RemotePlace, error: Exception) -> str:
     return f"{place.shown}: {first_line(error)}"
 
 

@@ -31,12 +31,12 @@ class RayNodes:
         self._cluster = Cluster(address, observer.warned)
         self._joined: bool | None = None
 
-    def evaluating(self, asked: EvaluationOrder) -> RayParts | None:
+    def evaluating(self, order: EvaluationOrder) -> RayParts | None:
         """Those that have room for a part; None where there are none, which the observer hears."""
         if self._joined is None:
-            self._joined = self._joins(asked.step)
-        parts = min(_MOST_PARTS, self._cluster.room_for(asked.threads)) if self._joined else 0
-        return RayParts(asked, self._cluster, self._store, self._observer, parts) if parts else None
+            self._joined = self._joins(order.step)
+        parts = min(_MOST_PARTS, self._cluster.room_for(order.threads)) if self._joined else 0
+        return RayParts(order, self._cluster, self._store, self._observer, parts) if parts else None
 
     def close(self) -> None:
         """Leave the cluster."""
@@ -58,7 +58,7 @@ class RayNodes:
 class RayParts:
     """The parts of one evaluation: `Elsewhere` of the room `accuracy`."""
 
-    asked: EvaluationOrder
+    order: EvaluationOrder
     cluster: Cluster
     store: Store
     observer: Observer
@@ -68,19 +68,18 @@ class RayParts:
     _done: int = 0
 
     def carry_out(self, request: EvaluationRequest) -> bool:
-        """As `Elsewhere` says."""
         try:
             if self.store.remote is None:
                 self._in_place(request)
             else:
                 self._shipped(request)
         except (NoNodeError, UnreachableError, OSError) as error:
-            self.observer.warned(self.asked.step, f"{error}; it is evaluated on this machine")
+            self.observer.warned(self.order.step, f"{error}; it is evaluated on this machine")
             return False
         with self._sending:
             self._done += 1
             share = self._done / self.parts
-        self.observer.progress(self.asked.step, share, f"{self._done} of {self.parts} parts")
+        self.observer.progress(self.order.step, share, f"{self._done} of {self.parts} parts")
         return True
 
     def stop(self) -> None:
@@ -90,11 +89,11 @@ class RayParts:
     def _in_place(self, request: EvaluationRequest) -> None:
         """In a store that the nodes see: each try writes into a folder of its own."""
         tries: list[EvaluationRequest] = []
-        shared = parcels.shared_with(self.store, self.asked.log)
+        shared = parcels.shared_with(self.store, self.order.log)
 
         def order_of(lost: int) -> NodePart:
             while len(tries) <= lost:  # what was lost may still write for a moment
-                out = self.asked.scratch / f"part-{request.job}-{len(tries)}"
+                out = self.order.scratch / f"part-{request.job}-{len(tries)}"
                 out.mkdir()
                 tries.append(replace(request, out=out, keep=None))
             return replace(self._part(tries[lost]), shared=shared)
@@ -114,23 +113,23 @@ class RayParts:
         part = replace(self._part(there), shipped=shipped)
         answer = self._answer(lambda _: part)
         if answer.log:
-            self.asked.log.parent.mkdir(parents=True, exist_ok=True)
-            with self._sending, self.asked.log.open("a", encoding="utf-8") as log:
+            self.order.log.parent.mkdir(parents=True, exist_ok=True)
+            with self._sending, self.order.log.open("a", encoding="utf-8") as log:
                 log.write(answer.log)
-        out = self.asked.scratch / f"part-{request.job}"
+        out = self.order.scratch / f"part-{request.job}"
         out.mkdir(exist_ok=True)
         parcels.receive(remote, answer.contents, out)
         _moved(out, request)
 
     def _send(self, request: EvaluationRequest) -> tuple[Project, ShippedPart]:
         """Raises `UnreachableError`."""
-        remote, asked = self.store.remote, self.asked
+        remote, order = self.store.remote, self.order
         assert remote is not None
-        entry = self.store.peek("artifact", asked.artifact.key)
+        entry = self.store.peek("artifact", order.artifact.key)
         if entry is None:
             raise UnreachableError("the store no longer has the artifact")
         project = parcels.project_of(
-            request.folder, {"evaluation": request.data}, asked.references, self.store.digests
+            request.folder, {"evaluation": request.data}, order.references, self.store.digests
         )
         files = {entry.path / name: about for name, about in entry.contents.items()}
         parcels.send(remote.connection, files | project.to_send())
@@ -138,24 +137,24 @@ class RayParts:
         return project, ShippedPart(url=remote.place.url, artifact=contents, project=project.contents())
 
     def _part(self, request: EvaluationRequest) -> NodePart:
-        asked = self.asked
+        order = self.order
         return NodePart(
-            key=asked.key,
+            key=order.key,
             request=request,
-            ingredients=dict(asked.ingredients),
-            samples=asked.samples,
-            references=asked.references,
-            timeout_s=asked.timeout_s,
+            ingredients=dict(order.ingredients),
+            samples=order.samples,
+            references=order.references,
+            timeout_s=order.timeout_s,
         )
 
     def _answer(self, order_of: Any) -> NodeAnswer:
         """Raises `NoNodeError`, `UnreachableError` and the error of the evaluation."""
         resources = Resources(
-            cores=self.asked.threads,
-            memory_bytes=LEAST_BYTES + COPIES * self.asked.artifact.size_bytes,
+            cores=self.order.threads,
+            memory_bytes=LEAST_BYTES + COPIES * self.order.artifact.size_bytes,
             gpus=0,
         )
-        answer = self.cluster.call(self.asked.step, resources, order_of)
+        answer = self.cluster.call(self.order.step, resources, order_of)
         raise_failure(answer)
         if answer.result is None:
             raise StepError("a node gave no answer", hint="all machines must run the same optcli")

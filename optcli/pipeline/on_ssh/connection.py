@@ -67,7 +67,7 @@ class HostLostError(Exception):
     """The host, or the connection to it, is gone."""
 
 
-class Connection:
+class SshConnection:
     """A process of ssh, and the program there that it is connected with."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Connection:
         """
         self._device, self._host, self._tell, self.python = device, host, tell, host.python
         self._wanted = wheels.requirements({*NEEDED, *packages})
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._sent: set[str] = set()
         self._answers: queue.Queue[Frame | str] = queue.Queue()
         try:
@@ -87,7 +87,7 @@ class Connection:
                 ["ssh", "-T", *_ours(), *host.options, "--", host.target, self._command()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._errors,
                 start_new_session=True,
             )
         except OSError as error:
@@ -149,7 +149,7 @@ class Connection:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        self._said.close()
+        self._errors.close()
 
     def _start(self) -> None:
         hello = self._hello(_STARTS_S)
@@ -192,8 +192,8 @@ class Connection:
 
     def _hello(self, wait_s: float) -> dict[str, Any]:
         try:
-            said = self._frames.hello(boot.MARK, wait_s)
-            hello = json.loads(said)
+            greeting = self._frames.hello(boot.MARK, wait_s)
+            hello = json.loads(greeting)
         except (EndedError, ValueError) as error:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=1)
@@ -212,8 +212,8 @@ class Connection:
 
     def _last_words(self) -> str:
         """The last line that ssh, or the program there, wrote to its standard error."""
-        self._said.seek(0)
-        lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines()]
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines()]
         return excerpt(next((line for line in reversed(lines) if line), ""), 300)
 
     def _missing(self, what: str, hint: str) -> MissingError:
@@ -223,13 +223,13 @@ class Connection:
     def _lost(self, why: str) -> HostLostError:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
-        said = self._last_words()
-        return HostLostError(f"{why}; ssh says: {said}" if said else why)
+        message = self._last_words()
+        return HostLostError(f"{why}; ssh says: {message}" if message else why)
 
 
-def hint_of(said: str, host: Host, otherwise: str) -> str:
+def hint_of(message: str, host: Host, otherwise: str) -> str:
     """What somebody can do about what ssh or the program there said last."""
-    hint = next((hint for words, hint in _HINTS.items() if words in said), None)
+    hint = next((hint for words, hint in _HINTS.items() if words in message), None)
     return hint.format(target=host.target, file=configuration.file()) if hint else otherwise
 
 

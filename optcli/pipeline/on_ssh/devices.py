@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError
 from optcli.files.digest import FileDigests
 from optcli.observer import Observer
-from optcli.pipeline.on_ssh.connection import Connection, HostLostError, hint_of
+from optcli.pipeline.on_ssh.connection import HostLostError, SshConnection, hint_of
 from optcli.pipeline.on_ssh.frames import EndedError
 from optcli.pipeline.on_ssh.hosts import Host, host_of
-from optcli.pipeline.plan import Device, Plan
+from optcli.pipeline.plan import BuildPlan, Device
 from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
 from optcli.pipeline.remote_devices.messages import DeviceAnswer, DeviceOrder, Look, Seen, Travelling
 from optcli.store import Store
@@ -22,7 +23,7 @@ from optcli.workers import messages
 
 @contextmanager
 def opened(
-    plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
+    plan: BuildPlan, devices: Sequence[Device], store: Store, observer: Observer
 ) -> Iterator[dict[str, SshDevice]]:
     """Those of the devices that ssh reaches, by name; each has said what it is.
 
@@ -48,7 +49,7 @@ class SshDevice(RemoteDevice):
     def __init__(self, name: str, host: Host, look: Look, digests: FileDigests) -> None:
         super().__init__(name, look)
         self._host, self._digests = host, digests
-        self._connection: Connection | None = None
+        self._connection: SshConnection | None = None
 
     def connect(self, observer: Observer) -> None:
         """Reach the host and have it say what it is. Raises `MissingError`."""
@@ -57,7 +58,7 @@ class SshDevice(RemoteDevice):
         def tell(text: str) -> None:
             observer.warned(self._name, text)
 
-        connection = Connection(self._name, self._host, packages, tell)
+        connection = SshConnection(self._name, self._host, packages, tell)
         self._connection = connection
         try:
             frame, _ = connection.call("look", messages.to_record(self._look), tell)
@@ -86,13 +87,8 @@ class SshDevice(RemoteDevice):
             hint=hint_of(why, self._host, "see whether its Python can import the runtime"),
         )
 
-    def _asked(
-        self,
-        step: str,
-        observer: Observer,
-        artifacts: Sequence[Artifact],
-        feeds: Path | None,
-        order_of: Callable[[Travelling], DeviceOrder],
+    def _answer(
+        self, order: DeviceOrder, feeds: Path | None, observer: Observer
     ) -> tuple[DeviceAnswer, bytes]:
         """As `RemoteDevice` says. What was lost is measured by the next build."""
         if self._connection is None:
@@ -102,7 +98,7 @@ class SshDevice(RemoteDevice):
                 raise StepError(f"the device {self._name} is another machine now", hint="build again")
         assert self._connection is not None
         try:
-            files = travelling_files(artifacts, feeds, self._digests)
+            files = travelling_files(order.artifacts, feeds, self._digests)
             self._connection.send(
                 {
                     Path(folder, name): content
@@ -110,14 +106,10 @@ class SshDevice(RemoteDevice):
                     for name, (_, content) in contents.items()
                 }
             )
-            order = order_of(Travelling(files=files))
-            record, connection = messages.to_record(order), self._connection
-            frame, samples = self._timed(
-                step,
-                order,
-                observer,
-                lambda: connection.call("order", record, lambda text: observer.warned(step, text)),
-            )
+            record = messages.to_record(replace(order, travelling=Travelling(files=files)))
+            warn = partial(observer.warned, order.step)
+            call = partial(self._connection.call, "order", record, warn)
+            frame, samples = self._timed(order, observer, call)
             if frame.kind == "answer":
                 answer = messages.read(DeviceAnswer, frame.record())
                 hint = "make room there, or say where there is some: `folder` of the device"

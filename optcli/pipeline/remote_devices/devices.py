@@ -22,14 +22,13 @@ from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
 from optcli.pipeline import keys
-from optcli.pipeline.plan import Plan, PlannedVariant
+from optcli.pipeline.plan import BuildPlan, PlannedVariant
 from optcli.pipeline.remote_devices.messages import (
     Contents,
     DeviceAnswer,
     DeviceOrder,
     Look,
     Seen,
-    Travelling,
     Wish,
 )
 from optcli.results import Sweep
@@ -52,62 +51,37 @@ class RemoteDevice(ABC):
 
     @property
     def name(self) -> str:
-        """As `Place` says."""
         return self._name
 
     def environment(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
         here = self._seen.environment
         wanted = sorted(set(packages))
         return {**here, "versions": {name: here["versions"].get(name) for name in wanted}}
 
     def machine(self) -> dict[str, Any]:
-        """As `Place` says."""
         return self._seen.machine
 
     def description(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
-        said = {"machine": self.machine(), "confinement": self._seen.confinement}
-        return {**self.environment(packages), **said}
+        known = {"machine": self.machine(), "confinement": self._seen.confinement}
+        return {**self.environment(packages), **known}
 
     def lacking(self, variant: str) -> tuple[Missing, ...]:
         """What a variant needs to be run and the device does not have."""
         return self._seen.lacks.get(variant, ())
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
-        """As `Place` says."""
-        answer, _ = self._asked(
-            step,
-            observer,
-            [request.artifact],
-            request.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, shapes=request),
-        )
+        answer, _ = self._answer(DeviceOrder(step=step, shapes=request), request.feeds, observer)
         if answer.comparison is None:
             raise self._no_answer()
         return answer.comparison
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
-        """As `Place` says."""
-        answer, samples = self._asked(
-            step,
-            observer,
-            [each.artifact for each in order.candidates],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, latency=order),
-        )
+        answer, samples = self._answer(DeviceOrder(step=step, latency=order), order.feeds, observer)
         _keep(answer, logs, [each.name for each in order.candidates])
         return self._loaded(samples)
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
-        """As `Place` says."""
-        answer, _ = self._asked(
-            step,
-            observer,
-            [order.candidate.artifact],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, sweep=order),
-        )
+        answer, _ = self._answer(DeviceOrder(step=step, sweep=order), order.feeds, observer)
         name = order.candidate.name
         if name in answer.logs:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -118,50 +92,33 @@ class RemoteDevice(ABC):
 
     @contextmanager
     def alone(self, step: str, observer: Observer) -> Iterator[None]:
-        """As `Place` says."""
         try:
             yield  # the first measurement takes the device
         finally:
             self.release()
 
     def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> RemotePairs:
-        """As `Place` says."""
         return RemotePairs(self, step, order, observer)
 
     def paired(
         self, step: str, order: LatencyOrder, run: str, count: int, observer: Observer
     ) -> Measured:
         """`count` launch pairs in all of a run of this name. Raises `StepError`."""
-        _, samples = self._asked(
-            step,
-            observer,
-            [each.artifact for each in order.candidates],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, pairs=order, run=run, count=count),
-        )
-        return self._loaded(samples)
+        device_order = DeviceOrder(step=step, pairs=order, run=run, count=count)
+        return self._loaded(self._answer(device_order, order.feeds, observer)[1])
 
     @abstractmethod
     def release(self) -> None:
         """Let others measure there."""
 
     @abstractmethod
-    def _asked(
-        self,
-        step: str,
-        observer: Observer,
-        artifacts: Sequence[Artifact],
-        feeds: Path | None,
-        order_of: Callable[[Travelling], DeviceOrder],
+    def _answer(
+        self, order: DeviceOrder, feeds: Path | None, observer: Observer
     ) -> tuple[DeviceAnswer, bytes]:
         """The answer to an order, and raw samples. Raises `StepError`, and the measurement's error."""
 
     def _timed(
-        self,
-        step: str,
-        order: DeviceOrder,
-        observer: Observer,
-        carry_out: Callable[[], Answered],
+        self, order: DeviceOrder, observer: Observer, carry_out: Callable[[], Answered]
     ) -> Answered:
         """What `carry_out` gives; the observer hears that the device works.
 
@@ -171,10 +128,10 @@ class RemoteDevice(ABC):
         with background_paused() if is_here else nullcontext():
             if order.pairs is not None:  # whoever asks for pairs says how far they are
                 return carry_out()
-            observer.started(step)
+            observer.started(order.step)
             began = time.monotonic()
             answered = carry_out()
-            observer.finished(step, time.monotonic() - began)
+            observer.finished(order.step, time.monotonic() - began)
             return answered
 
     def _require_answer(self, answer: DeviceAnswer, hint: str) -> None:
@@ -233,7 +190,7 @@ def _contents(folder: Path, digests: FileDigests) -> Contents:
     }
 
 
-def look_for(plan: Plan, digests: FileDigests) -> Look:
+def look_for(plan: BuildPlan, digests: FileDigests) -> Look:
     """What a machine is asked for the variants of a plan."""
     return Look(
         packages=tuple(plan.packages()),

@@ -46,16 +46,16 @@ def look(record: dict[str, Any], node_id: str) -> dict[str, Any]:
     """What this machine is, for the `Look` in a record; a `Seen` as a record with the id of a node."""
     seen = Seen(node=node_id, host=socket.gethostname())
     try:
-        asked = messages.read(Look, record)
+        order = messages.read(Look, record)
     except StepError:
         return dict(messages.to_record(replace(seen, unfit=(_OTHER,))))
     answer = replace(
         seen,
-        unfit=code_differences(asked.code, FileDigests()),
-        environment=environment.describe(asked.packages),
+        unfit=code_differences(order.code, FileDigests()),
+        environment=environment.describe(order.packages),
         machine=environment.machine(),
         confinement=str(confinement.available()),
-        lacks={name: _lacking(wish) for name, wish in asked.wishes.items()},
+        lacks={name: _lacking(wish) for name, wish in order.wishes.items()},
     )
     return dict(messages.to_record(answer))
 
@@ -165,14 +165,14 @@ _begun = _Begun()
 
 
 def _paired(
-    asked: DeviceOrder, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer
+    sent: DeviceOrder, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer
 ) -> bytes:
-    if _begun.pairs is None or _begun.run != asked.run:
-        _begun.run = asked.run
+    if _begun.pairs is None or _begun.run != sent.run:
+        _begun.run = sent.run
         logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
         _begun.pairs = latency.LaunchPairs(arrived.latency(order), logs, observer)
-    with places.holding_measurement_lock(asked.step, observer):
-        return _bytes_of(_begun.pairs.measure(max(0, asked.count - _begun.pairs.count)), work)
+    with places.holding_measurement_lock(sent.step, observer):
+        return _bytes_of(_begun.pairs.measure(max(0, sent.count - _begun.pairs.count)), work)
 
 
 def _swept(step: str, order: SweepOrder, arrived: _Arrived, work: Path, observer: Observer) -> Sweep:

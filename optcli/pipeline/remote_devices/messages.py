@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from optcli.artifact import Artifact
 from optcli.environment import Missing, Needs
 from optcli.measure.latency import LatencyOrder, SweepOrder
 from optcli.measure.latency.messages import MeasureRequest
@@ -68,7 +69,7 @@ class Travelling:
     this `content`.
     """
 
-    files: dict[str, Contents]
+    files: dict[str, Contents] = field(default_factory=dict)
     url: str | None = None
     mark: str = ""
     content: str = ""
@@ -83,13 +84,23 @@ class DeviceOrder:
     """
 
     step: str
-    travelling: Travelling
+    travelling: Travelling = field(default_factory=Travelling)
     shapes: MeasureRequest | None = None
     latency: LatencyOrder | None = None
     sweep: SweepOrder | None = None
     pairs: LatencyOrder | None = None
     run: str = ""
     count: int = 0
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """What is measured."""
+        if self.shapes is not None:
+            return [self.shapes.artifact]
+        if self.sweep is not None:
+            return [self.sweep.candidate.artifact]
+        compared = self.latency or self.pairs
+        return [] if compared is None else [each.artifact for each in compared.candidates]
 
 
 @dataclass(frozen=True, kw_only=True)

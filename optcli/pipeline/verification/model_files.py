@@ -102,13 +102,13 @@ def _ingredients(recipe: Recipe, store: Store) -> dict[str, Any]:
     return data.ingredients(recipe.data["evaluation"], recipe.folder, store.digests)
 
 
-def _runners(format: Format, asked: Sequence[str], path: Path) -> list[str]:
+def _runners(format: Format, wanted: Sequence[str], path: Path) -> list[str]:
     """The runners that judge a file: of those wanted, all that run its format."""
     own = runners.DEFAULTS.get(format)
-    names = [name for name in asked if format in runners.find(name).runs]
-    if asked and not names:
+    names = [name for name in wanted if format in runners.find(name).runs]
+    if wanted and not names:
         raise UsageError(
-            f"none of the runners {', '.join(asked)} runs {format}",
+            f"none of the runners {', '.join(wanted)} runs {format}",
             place=str(path),
             hint="leave --runner out: each format has its own",
         )
@@ -150,21 +150,21 @@ def _feeds(opened: Opened, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ..
     if opened.named:
         return opened.inputs
     pairs = zip(opened.inputs, inputs, strict=True)
-    return tuple(theirs.model_copy(update={"name": ours.name}) for theirs, ours in pairs)
+    return tuple(spec.model_copy(update={"name": ours.name}) for spec, ours in pairs)
 
 
 def _require_sizes(opened: Opened, inputs: Sequence[TensorSpec]) -> None:
     """The recipe's samples have the sizes that a file takes. Raises `InputError`."""
-    for theirs, ours in zip(_feeds(opened, inputs) or (), inputs, strict=False):
-        if len(inputs) > 1 and theirs.name != ours.name:  # which is which is not known
+    for given, ours in zip(_feeds(opened, inputs) or (), inputs, strict=False):
+        if len(inputs) > 1 and given.name != ours.name:  # which is which is not known
             continue
-        sizes = list(zip(theirs.shape[1:], ours.concrete(1)[1:], strict=False))
+        sizes = list(zip(given.shape[1:], ours.concrete(1)[1:], strict=False))
         wrong = any(
             isinstance(their_size, int) and their_size != our_size for their_size, our_size in sizes
         )
-        if wrong or len(theirs.shape) != len(ours.shape):
+        if wrong or len(given.shape) != len(ours.shape):
             raise InputError(
-                f"it takes {theirs.name} of {' x '.join(map(str, theirs.shape[1:]))},"
+                f"it takes {given.name} of {' x '.join(map(str, given.shape[1:]))},"
                 f" the recipe has {ours.name} of {' x '.join(map(str, ours.shape[1:]))}",
                 place=str(opened.path),
                 hint="name the recipe that the model belongs to, or a model of this recipe",

@@ -71,8 +71,10 @@ def compare_devices(before: tuple[str, Report], after: tuple[str, Report]) -> li
 
     Devices go by their names in the recipe. Labels say which device it is, where there are several.
     """
-    theirs = {each.device: each for each in after[1].by_device}
-    pairs = [(mine, theirs[mine.device]) for mine in before[1].by_device if mine.device in theirs]
+    later = {each.device: each for each in after[1].by_device}
+    pairs = [
+        (earlier, later[earlier.device]) for earlier in before[1].by_device if earlier.device in later
+    ]
     if not pairs:
         pairs = [(before[1].by_device[0], after[1].by_device[0])]
 

@@ -57,8 +57,8 @@ def differences(before: Report, after: Report) -> list[str]:
 def thread_difference(name: str, before: VariantReport, after: VariantReport) -> str | None:
     """Threads of one variant that differ although nobody changed its settings."""
     counts = [{row.threads for row in each.latency} for each in (before, after)]
-    asked = [_settings(each).get("threads") for each in (before, after)]
-    if not counts[0] or not counts[1] or counts[0] == counts[1] or asked[0] != asked[1]:
+    requested = [_settings(each).get("threads") for each in (before, after)]
+    if not counts[0] or not counts[1] or counts[0] == counts[1] or requested[0] != requested[1]:
         return None
     shown = [" or ".join(map(str, sorted(each))) for each in counts]
     return f"the threads of {name} differ ({shown[0]} and {shown[1]})"
@@ -102,8 +102,8 @@ def requested(variant: VariantReport) -> tuple[Any, Any]:
 
 def _settings(variant: VariantReport) -> dict[str, str]:
     runner = variant.runner or {}
-    asked = runner.get("requested") or {}
-    values = {"runner": runner.get("name"), "precision": runner.get("precision"), **asked}
+    requested = runner.get("requested") or {}
+    values = {"runner": runner.get("name"), "precision": runner.get("precision"), **requested}
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
@@ -116,10 +116,10 @@ def _differing(
     for path, name in table:
         first, second = _at(before, path), _at(after, path)
         if first is not None and second is not None and first != second:
-            yield name, f"{_said(first)}{between}{_said(second)}"
+            yield name, f"{_text(first)}{between}{_text(second)}"
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 

@@ -21,7 +21,7 @@ from optcli.report.html import marks
 from optcli.report.html.marks import Area, Scale
 from optcli.report.html.tags import Markup
 from optcli.results import Estimate
-from optcli.results.document import Cell, Column, Document, Items, Picture, Section, Table, of_table
+from optcli.results.document import Cell, Chart, Column, Document, Items, Section, Table, of_table
 
 _MEANING = (
     "The runs were not measured side by side: brackets hold 95 % intervals of the change, combined on"
@@ -56,11 +56,11 @@ def _sections(comparison: ReportComparison) -> Iterator[Section]:
     yield Section("Only after", [Items(comparison.only_after)])
     yield Section("Notes", [Items(comparison.notes)])
     lead = "p50 after over before: left of 1 is faster. Whiskers are 95 % intervals."
-    yield Section("How much the latency moved", [Picture(lambda: _chart(comparison))], lead)
+    yield Section("How much the latency moved", [Chart(lambda: _chart(comparison))], lead)
 
 
 @dataclass(frozen=True)
-class _Row:
+class _ChangeRow:
     """One variant at one batch size and region; no `batch` where there is no latency to compare."""
 
     comparison: ReportComparison
@@ -69,10 +69,10 @@ class _Row:
     is_first: bool
 
 
-def rows(comparison: ReportComparison) -> list[_Row]:
+def rows(comparison: ReportComparison) -> list[_ChangeRow]:
     """All rows, in the order of the later report."""
     return [
-        _Row(comparison, variant, batch, place == 0)
+        _ChangeRow(comparison, variant, batch, place == 0)
         for variant in comparison.variants
         for place, batch in enumerate(variant.latency or (None,))
     ]
@@ -93,25 +93,25 @@ def moved(ratio: Estimate | None) -> str:
     return f"{_percent(ratio.value)} %{span}"
 
 
-def _variant(row: _Row) -> Cell:
+def _variant(row: _ChangeRow) -> Cell:
     after, before = row.variant.name, row.variant.name_before
     return Cell((after if after == before else f"{before} → {after}") if row.is_first else "")
 
 
-def _batch(row: _Row) -> Cell:
+def _batch(row: _ChangeRow) -> Cell:
     if row.batch is None:
         return Cell("")
     return Cell(f"{row.batch.batch_size}{' device' if row.batch.region == 'device' else ''}")
 
 
-def _p50(row: _Row) -> Cell:
+def _p50(row: _ChangeRow) -> Cell:
     if row.batch is None:
         return Cell("")
     before, after = row.batch.p50.before, row.batch.p50.after
     return Cell(f"{wording.milliseconds(before)} → {wording.milliseconds(after)}")
 
 
-def _verdict(row: _Row) -> Cell:
+def _verdict(row: _ChangeRow) -> Cell:
     if row.batch is None:
         status = f"{row.variant.status_before} → {row.variant.status}"
         return Cell(f"{status}, no latency to compare")
@@ -119,14 +119,14 @@ def _verdict(row: _Row) -> Cell:
     return Cell(outcome, tone=_TONES.get(outcome, "inconclusive"))
 
 
-def _of_batch(name: str) -> Callable[[_Row], dict[str, Any]]:
+def _of_batch(name: str) -> Callable[[_ChangeRow], dict[str, Any]]:
     return lambda row: {name: getattr(row.batch, name, None)}
 
 
-def _speed(name: str) -> Callable[[_Row], dict[str, Any]]:
+def _speed(name: str) -> Callable[[_ChangeRow], dict[str, Any]]:
     """A percentile of both sides, for CSV."""
 
-    def cells(row: _Row) -> dict[str, Any]:
+    def cells(row: _ChangeRow) -> dict[str, Any]:
         change = getattr(row.batch, name, None) or SpeedChange()
         return {
             **wording.estimate_cells(f"{name}_before_ms", change.before),
@@ -138,11 +138,11 @@ def _speed(name: str) -> Callable[[_Row], dict[str, Any]]:
     return cells
 
 
-def _sizes(row: _Row) -> dict[str, Any]:
+def _sizes(row: _ChangeRow) -> dict[str, Any]:
     return row.variant.model_dump(include={"size_bytes_before", "size_bytes"})
 
 
-def _accuracies(row: _Row) -> dict[str, Any]:
+def _accuracies(row: _ChangeRow) -> dict[str, Any]:
     accuracy = row.variant.accuracy
     return {
         "metric": accuracy.metric if accuracy else None,
@@ -191,13 +191,13 @@ def _accuracy(change: AccuracyChange | None) -> str:
     return f"{both} ({points}{word})"
 
 
-def _plain(name: str, value: Callable[[_Row], Any]) -> Column[_Row]:
+def _plain(name: str, value: Callable[[_ChangeRow], Any]) -> Column[_ChangeRow]:
     """A column of CSV alone."""
     return Column(name, csv=lambda row: {name: value(row)}, in_table=False)
 
 
 # In the order of CSV and of the tables.
-COLUMNS: tuple[Column[_Row], ...] = (
+COLUMNS: tuple[Column[_ChangeRow], ...] = (
     _plain("before", lambda row: row.comparison.before.label),
     _plain("after", lambda row: row.comparison.after.label),
     _plain("comparable", lambda row: row.comparison.comparable),

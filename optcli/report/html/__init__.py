@@ -10,13 +10,13 @@ from optcli.report import wording
 from optcli.report.html.tags import Child, Markup, join, tag
 from optcli.results.document import (
     Cell,
+    Chart,
     Code,
     Column,
     Document,
     Items,
     Names,
     Part,
-    Picture,
     R,
     Section,
     Table,
@@ -56,7 +56,9 @@ def html(document: Document) -> str:
 def _answer(document: Document) -> Iterator[Markup]:
     if document.answer or document.reasons:
         tone = document.outcome if document.tone is None else document.tone
-        figures = [tag("li", tag("b", figure), tag("span", said)) for figure, said in document.figures]
+        figures = [
+            tag("li", tag("b", figure), tag("span", caption)) for figure, caption in document.figures
+        ]
         yield tag(
             "section",
             tag("p", document.answer) if document.answer else None,
@@ -105,7 +107,7 @@ def _part(part: Part, name: str) -> Iterator[Markup]:
         yield tag("ul", *(tag("li", line) for line in part.lines))
     elif isinstance(part, Code) and part.text:
         yield tag("pre", part.text)
-    elif isinstance(part, Picture) and (drawn := part.markup()):
+    elif isinstance(part, Chart) and (drawn := part.markup()):
         yield Markup(drawn)
 
 

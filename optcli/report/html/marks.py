@@ -257,8 +257,8 @@ def name_labels(
         inside = [each for each in offers if _fits(each.box, area)] or offers
         best = min(inside, key=lambda each: sum(_overlap(each.box, other) for other in full))
         full.append(best.box)
-        far = abs(best.base - y - 4) > 20
-        leader = line(at, y, best.left, best.base - 4, "leader") if far else None
+        distant = abs(best.base - y - 4) > 20
+        leader = line(at, y, best.left, best.base - 4, "leader") if distant else None
         labels.append(join([leader, text(best.left, best.base, shown, best.anchor, "name halo")]))
     return labels
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from optcli.errors import counted
 from optcli.report.html.tags import Markup, tag
 from optcli.results import Report
-from optcli.results.document import Picture as Drawn
-from optcli.results.document import Section
+from optcli.results.document import Chart, Section
 from optcli.results.pictures import Answer, Picture
 
 _LEAD_OF_BOXES = (
@@ -38,7 +37,7 @@ def pictures(report: Report, images: Mapping[str, bytes]) -> Section:
     figures = [_figure(report.baseline, row, images) for row in rows]
     lead = _lead(rows[0][0][1]) if rows else ""
     return Section(
-        "Pictures", [Drawn(lambda: tag("div", *figures, class_="shots"))] if rows else [], lead
+        "Pictures", [Chart(lambda: tag("div", *figures, class_="shots"))] if rows else [], lead
     )
 
 
@@ -55,10 +54,10 @@ def _figure(baseline: str, row: Sequence[tuple[str, Picture]], images: Mapping[s
     shots = (
         tag(
             "div",
-            tag("img", src=_embedded(images[file]), alt=f"{first.image}. {'. '.join(said)}."),
-            *(tag("p", each) for each in said),
+            tag("img", src=_embedded(images[file]), alt=f"{first.image}. {'. '.join(captions)}."),
+            *(tag("p", each) for each in captions),
         )
-        for file, said in panels
+        for file, captions in panels
     )
     caption = tag("figcaption", _caption(first.image, [each for _, each in row]))
     return tag("figure", caption, tag("div", *shots, class_="shots"))

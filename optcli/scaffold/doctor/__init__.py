@@ -13,8 +13,6 @@ from optcli.scaffold.doctor import machine, packages, storage
 from optcli.scaffold.doctor.checks import Check, Examination, State, document
 from optcli.scaffold.doctor.runtimes import RUNTIMES, runtime_checks
 
-__all__ = ["Check", "Examination", "State", "document", "examine"]
-
 
 def examine(store: Path) -> Examination:
     """Look at the machine, the packages, each runtime and the store; nothing is changed.

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optcli.scaffold.inspection.findings import Findings, Operations, Operator, Tensor, document
+from optcli.scaffold.inspection.findings import (
+    Findings,
+    MultiplyAccumulates,
+    Operator,
+    Tensor,
+    document,
+)
 from optcli.scaffold.inspection.targets import Target, resolve
 from optcli.workers import run
-
-__all__ = [
-    "Findings",
-    "Operations",
-    "Operator",
-    "Target",
-    "Tensor",
-    "document",
-    "inspect",
-    "look_into",
-    "resolve",
-]
 
 _TIMEOUT_S = 600.0
 

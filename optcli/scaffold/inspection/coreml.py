@@ -49,5 +49,5 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     }
 
 
-def _record(tensor: coreml_format.Tensor) -> dict[str, Any]:
+def _record(tensor: coreml_format.FeatureDescription) -> dict[str, Any]:
     return {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.sizes)}

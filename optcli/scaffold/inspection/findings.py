@@ -39,7 +39,7 @@ class Operator(Settings):
     count: int
 
 
-class Operations(Settings):
+class MultiplyAccumulates(Settings):
     """Multiply-accumulates of one call: those of convolutions and matrix products, exactly counted.
 
     `flops` counts a multiply-accumulate as two. `at` is the shape of each input. `uncounted` names
@@ -67,7 +67,7 @@ class Findings(Settings):
     operators_are: str = Field("operators", description="operators, calls or layers")
     parameters: int | None = Field(None, description="how many values the weights have")
     parameters_by_type: dict[str, int] = Field(default_factory=dict)
-    operations: Operations | None = None
+    operations: MultiplyAccumulates | None = None
     made_by: tuple[dict[str, Any], ...] = Field(
         (), description="the steps that made it, with what decided each (artifact.json)"
     )
@@ -114,7 +114,7 @@ def operators(counts: Mapping[tuple[str, str], int]) -> list[dict[str, Any]]:
 def operations(
     macs: int, at: Mapping[str, Sequence[int]], uncounted: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """The record of `Operations`."""
+    """The record of `MultiplyAccumulates`."""
     left = tuple(f"{count} {name}" for name, count in sorted(Counter(uncounted or {}).items()))
     return {
         "macs": macs,

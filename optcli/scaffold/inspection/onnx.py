@@ -68,13 +68,13 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         raise refused_foreign(others, str(file))
     onnx_format.check_file(file)
     model = inliner.inline_local_functions(model)
-    beside = (file.parent / name for name in onnx_format.external_files(model))
+    external = (file.parent / name for name in onnx_format.external_files(model))
     smallest = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
     fixed, left = with_sizes(model, smallest)
     shapes, types = inferred(fixed)
     findings: dict[str, Any] = {
         "precision": precision_of(model),
-        "size_bytes": sum(each.stat().st_size for each in (file, *beside)),
+        "size_bytes": sum(each.stat().st_size for each in (file, *external)),
         "inputs": [tensor_of(v) for v in model.graph.input if v.name in input_names(model)],
         "outputs": [tensor_of(value) for value in model.graph.output],
         "operators": operators(_precisions(model, types)),

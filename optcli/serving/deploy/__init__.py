@@ -28,8 +28,6 @@ from optcli.serving.targets import Deployment, DeployOptions, ServingTarget
 from optcli.store import Store
 from optcli.workers import run
 
-__all__ = ["Deployed", "deploy", "document"]
-
 _TIMEOUT_S = 600.0
 _NO_WALL = "servers run it, which talk to others"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -126,8 +124,8 @@ def deploy(
         written = target.write(fresh, Deployment(name, built, report, path, interface, made))
         notes = [*([again] if again else ()), *doubts, *written.notes, *built.samples.notes]
         (fresh / PLAN).write_text(made.to_json() + "\n", encoding="utf-8")
-        told = [*notes, *written.closing]
-        text = instructions.text(name, interface, written.about, written.steps, told)
+        notes_shown = [*notes, *written.closing]
+        text = instructions.text(name, interface, written.about, written.steps, notes_shown)
         (fresh / README).write_text(text, encoding="utf-8")
         files = tuple(sorted(p.relative_to(fresh).as_posix() for p in fresh.rglob("*") if p.is_file()))
         _place(fresh, out)

@@ -72,7 +72,7 @@ class Backend:
 
 
 # A backend, and the options of the runner that it was told.
-_Said = tuple[Backend, set[str]]
+_Translated = tuple[Backend, set[str]]
 
 
 def backend_of(
@@ -90,8 +90,8 @@ def backend_of(
             place=place,
             hint=_INSTEAD.get(format, "deploy a variant with export_onnx"),
         )
-    backend, said = find(runner, effective)
-    untold = sorted(runner.changed().keys() - said - _EVERYWHERE)
+    backend, translated = find(runner, effective)
+    untold = sorted(runner.changed().keys() - translated - _EVERYWHERE)
     if untold:
         raise InputError(
             f"Triton cannot be told these options of the runner {runner_name}: {', '.join(untold)}",
@@ -106,9 +106,9 @@ def _threads(effective: Mapping[str, Any]) -> int | None:
     return threads if isinstance(threads, int) and threads > 0 else None
 
 
-def _onnxruntime(runner: Any, effective: Mapping[str, Any]) -> _Said:
+def _onnxruntime(runner: Any, effective: Mapping[str, Any]) -> _Translated:
     provider, options = PROVIDERS[runner.provider], dict(runner.session()["provider_options"])
-    said = {"provider", "optimization_level", "tf32"}
+    translated = {"provider", "optimization_level", "tf32"}
     parameters: dict[str, str] = {}
     environment: dict[str, str] = {}
     device, threads = None, _threads(effective)
@@ -124,12 +124,12 @@ def _onnxruntime(runner: Any, effective: Mapping[str, Any]) -> _Said:
     elif runner.provider == "tensorrt":
         graphs = {"trt_cuda_graph_enable": "1"} if runner.cuda_graphs else {}
         accelerators = {"tensorrt": graphs | _for_tensorrt(options)}
-        said.add("cuda_graphs")
+        translated.add("cuda_graphs")
     elif runner.provider == "openvino":
         accelerators = {"openvino": {}}
     else:
         accelerators = {}
-        said -= {"provider"}
+        translated -= {"provider"}
     if threads:
         parameters["intra_op_thread_count"] = str(threads)
     backend = Backend(
@@ -142,20 +142,20 @@ def _onnxruntime(runner: Any, effective: Mapping[str, Any]) -> _Said:
         accelerators=accelerators,
         environment=environment,
     )
-    return backend, said if options else said | {"provider_options"}
+    return backend, translated if options else translated | {"provider_options"}
 
 
 def _for_tensorrt(options: dict[str, str]) -> dict[str, str]:
     """Options of the TensorRT provider as Triton calls them; those that it lacks stay in `options`."""
     on = [key for key in _PRECISIONS if options.get(key) == "1"]
-    told = {"precision_mode": _PRECISIONS[on[0]]} if len(on) == 1 else {}
+    extra = {"precision_mode": _PRECISIONS[on[0]]} if len(on) == 1 else {}
     for key in [*options]:
         if key in _PRECISIONS:
             if len(on) < 2:
                 options.pop(key)
         elif key not in _NOT_IN_TRITON:
-            told[_RENAMED.get(key, key)] = options.pop(key)
-    return told
+            extra[_RENAMED.get(key, key)] = options.pop(key)
+    return extra
 
 
 def _exact(*, tf32: bool) -> dict[str, str]:
@@ -163,7 +163,7 @@ def _exact(*, tf32: bool) -> dict[str, str]:
     return {} if tf32 else {"NVIDIA_TF32_OVERRIDE": "0"}
 
 
-def _openvino(runner: Any, effective: Mapping[str, Any]) -> _Said:
+def _openvino(runner: Any, effective: Mapping[str, Any]) -> _Translated:
     threads = _threads(effective)
     session = runner.session()
     # Streams are for the CPU; what was measured on another device is refused, by its name.
@@ -193,16 +193,16 @@ def _openvino(runner: Any, effective: Mapping[str, Any]) -> _Said:
         pads=True,
         notes=tuple(notes),
     )
-    said = {"hint", "streams"}
-    return backend, said | ({"precision"} if runner.precision == "bf16" else set())
+    translated = {"hint", "streams"}
+    return backend, translated | ({"precision"} if runner.precision == "bf16" else set())
 
 
-def _openvino_of_onnx(runner: Any, effective: Mapping[str, Any]) -> _Said:
-    backend, said = _openvino(runner, effective)
-    return replace(backend, file=onnx.FILE), said
+def _openvino_of_onnx(runner: Any, effective: Mapping[str, Any]) -> _Translated:
+    backend, translated = _openvino(runner, effective)
+    return replace(backend, file=onnx.FILE), translated
 
 
-def _torchscript(runner: Any, effective: Mapping[str, Any]) -> _Said:
+def _torchscript(runner: Any, effective: Mapping[str, Any]) -> _Translated:
     place = str(effective.get("provider", runner.device))
     device = int(place.partition(":")[2] or 0) if place.startswith("cuda") else None
     threads = _threads(effective) if device is None else None
@@ -231,12 +231,12 @@ def _torchscript(runner: Any, effective: Mapping[str, Any]) -> _Said:
     return backend, {"device", "tf32"} if device is None else {"device"}
 
 
-def _tensorrt(runner: Any, effective: Mapping[str, Any]) -> _Said:
+def _tensorrt(runner: Any, effective: Mapping[str, Any]) -> _Translated:
     version, profile = effective.get("version"), effective.get("profile")
-    said = (
+    translated = (
         f"the engine was measured with TensorRT {version}" if version else "the engine is for one GPU"
     )
-    note = f"{said}: take a release of Triton with the same version, on the same kind of GPU"
+    note = f"{translated}: take a release of Triton with the same version, on the same kind of GPU"
     backend = Backend(
         file=tensorrt.FILE,
         platform="tensorrt_plan",
@@ -249,7 +249,7 @@ def _tensorrt(runner: Any, effective: Mapping[str, Any]) -> _Said:
     return backend, {"cuda_graphs", "device", "profile", "python"}
 
 
-_BACKENDS: dict[tuple[Format, str], Callable[[Any, Mapping[str, Any]], _Said]] = {
+_BACKENDS: dict[tuple[Format, str], Callable[[Any, Mapping[str, Any]], _Translated]] = {
     (Format.ONNX, "onnxruntime"): _onnxruntime,
     (Format.ONNX, "openvino"): _openvino_of_onnx,
     (Format.OPENVINO, "openvino"): _openvino,

@@ -99,9 +99,9 @@ class Extras:
 
     def applied(self, bundle: Bundle) -> Bundle:
         """The bundle with what the server must know of this."""
-        asked = self.options
-        known = {name: getattr(asked, name) for name in ("images", "cache", "grpc", "sample_inputs")}
-        if asked.images:
+        options = self.options
+        known = {name: getattr(options, name) for name in ("images", "cache", "grpc", "sample_inputs")}
+        if options.images:
             known["most_body_bytes"] = max(bundle.most_body_bytes, _BODY_BYTES)
         return bundle.model_copy(update=known)
 
@@ -172,11 +172,11 @@ def extras_of(
     if options.sample_inputs:
         from optcli.serving.drift.input_statistics import REFERENCE
 
-        files[REFERENCE], said = compared.of_calibration(model, built, log)
+        files[REFERENCE], note = compared.of_calibration(model, built, log)
         modules += ["keeping", *COPIED]
         notes.append(
             f"the server keeps statistics of {options.sample_inputs} inputs a day, drawn at random; it"
-            f" keeps no input. `optcli loadtest FOLDER --drift` compares the statistics with {said}"
+            f" keeps no input. `optcli loadtest FOLDER --drift` compares the statistics with {note}"
         )
     if options.grpc:
         modules += ["oip_grpc", "grpc_service_pb2"]

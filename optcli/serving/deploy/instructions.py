@@ -69,7 +69,8 @@ def for_images(steps: Sequence[ReadmeStep], ensemble: str, golden: str | None) -
     start, *others = steps
     own = f"{ensemble}-server"
     sent = ReadmeStep(
-        "Send an image (needs `pip install 'tritonclient[http]'`)", _sending(ensemble, golden)
+        "Send an image (needs `pip install 'tritonclient[http]'`)",
+        f"python send_image.py {ensemble} {golden or 'IMAGE'}",
     )
     return [
         ReadmeStep("Build an image of Triton that has NumPy and Pillow", f"docker build -t {own} ."),
@@ -77,10 +78,6 @@ def for_images(steps: Sequence[ReadmeStep], ensemble: str, golden: str | None) -
         *others,
         sent,
     ]
-
-
-def _sending(ensemble: str, golden: str | None) -> str:
-    return f"python send_image.py {ensemble} {golden or 'IMAGE'}"
 
 
 def for_ray(

@@ -17,11 +17,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from optcli import data, runners
 from optcli.artifact import SCANNED, Artifact
 from optcli.data import DataSettings, Preparation, steps
+from optcli.data.samples import PreparedSet
 from optcli.errors import InputError
 from optcli.files import regular_files
 from optcli.measure.latency.feeds import make
@@ -34,11 +37,6 @@ from optcli.serving.bundle import EXPECTED, SAMPLES
 from optcli.serving.prediction.of_recipe import FORMATS, ImageServing
 from optcli.settings import TensorSpec, batch_range, size_bytes
 from optcli.workers import Channel
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from optcli.data.samples import PreparedSet
 
 REQUEST, RESPONSE = "golden-request.json", "golden-response.json"
 # Types of tensors, as the Open Inference Protocol writes them. Triton's own begin with TYPE_.
@@ -160,8 +158,6 @@ def write_golden(
 
     Types of the arrays are those of `PROTOCOL_TYPES`. Raises `InputError` for infinite values and NaN.
     """
-    import numpy as np
-
     for name, array in (*feed.items(), *results.items()):
         if not np.isfinite(array).all():
             raise InputError(
@@ -217,8 +213,6 @@ def write_samples(
 
     None are written where a sample is no single row of each input and output, or sizes differ.
     """
-    import numpy as np
-
     if batch_range(inputs).min > 1 or any(
         spec.shape[0] not in (spec.batch_symbol, 1) for spec in inputs
     ):
@@ -291,8 +285,6 @@ def write_golden_image(folder: Path, built: BuiltVariant, serving: ImageServing)
 
 
 def _require_equal(array: np.ndarray, wanted: np.ndarray, place: str) -> None:
-    import numpy as np
-
     if array.shape != wanted.shape or not np.array_equal(array, wanted.astype(array.dtype)):
         raise InputError(
             "the bundle's modules do not prepare this image as optcli does",
@@ -329,7 +321,5 @@ def _bytes(raw: Any, place: str, settings: DataSettings) -> tuple[str, bytes] | 
 
 def _golden_tensors(path: Path, key: str) -> dict[str, np.ndarray]:
     """The tensors of a golden file, by name. JSON holds float32 exactly."""
-    import numpy as np
-
     tensors: Sequence[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[key]
     return {each["name"]: np.array(each["data"]).reshape(each["shape"]) for each in tensors}

@@ -15,13 +15,13 @@ ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
 # Percentiles are over this time at least, and over so many requests at the planned rate.
 _LEAST_S, _REQUESTS = 300, 1000
 _BUDGET = 0.001
-# A condition holds for so long before somebody is told.
+# A condition holds for so long before an alert fires.
 _FOR = "2m"
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 
 @dataclass(frozen=True)
-class Chart:
+class Panel:
     """A panel: its `lines` are pairs of PromQL and a legend, `limits` are drawn, all in `unit`."""
 
     title: str
@@ -45,7 +45,7 @@ class WatchedMetrics:
     legend: str
     failing: str
     gone: str
-    charts: Sequence[Chart]
+    charts: Sequence[Panel]
 
 
 def of_ray(model: str, plan: Plan) -> WatchedMetrics:
@@ -78,7 +78,7 @@ def of_ray(model: str, plan: Plan) -> WatchedMetrics:
         failing=f"{rate(f'{whole}_count', failed)} / " + rate(f"{whole}_count", ',outcome!="invalid"'),
         gone=f"absent(model_queue_bound{{{chosen}}})",
         charts=(
-            Chart(
+            Panel(
                 "Requests that wait or are computed",
                 "short",
                 [
@@ -86,12 +86,12 @@ def of_ray(model: str, plan: Plan) -> WatchedMetrics:
                     (f"model_queue_bound{{{chosen}}}", "{{application}}, at most"),
                 ],
             ),
-            Chart(
+            Panel(
                 "Mean time by stage",
                 "s",
                 [(mean.format("model_stage_seconds", chosen, over), "{{application}} {{stage}}")],
             ),
-            Chart(
+            Panel(
                 "Mean rows of a call",
                 "short",
                 [(mean.format("model_batch_rows", chosen, over), "{{application}}")],
@@ -136,21 +136,25 @@ def _rules(model: str, plan: Plan, metrics: WatchedMetrics) -> Iterator[Mapping[
         }
 
     for name, ms in plan.slo_ms.items():
-        said = f"{name} of the model {model} is over the promised {ms:g} ms"
-        yield rule("PromiseBroken", metrics.broken[name], "page", said, percentile=name)
+        broken_promise = f"{name} of the model {model} is over the promised {ms:g} ms"
+        yield rule("PromiseBroken", metrics.broken[name], "page", broken_promise, percentile=name)
     budget = _budget(plan)
-    said = f"more than {100 * budget:g} % of the requests to the model {model} got no answer"
-    yield rule("RequestsFail", f"{metrics.failing} > {budget:g}", "page", said)
+    broken_promise = f"more than {100 * budget:g} % of the requests to the model {model} got no answer"
+    yield rule("RequestsFail", f"{metrics.failing} > {budget:g}", "page", broken_promise)
     yield rule("ServerGone", metrics.gone, "page", f"no server has metrics of the model {model}")
     most = _most(plan)
-    said = f"the model {model} gets more requests than {most:.4g} a second, which the plan carries"
-    yield rule("TrafficAbovePlan", f"sum({metrics.requests_per_s}) > {most:.6g}", "ticket", said)
+    broken_promise = (
+        f"the model {model} gets more requests than {most:.4g} a second, which the plan carries"
+    )
+    yield rule(
+        "TrafficAbovePlan", f"sum({metrics.requests_per_s}) > {most:.6g}", "ticket", broken_promise
+    )
 
 
 def _dashboard(model: str, plan: Plan, metrics: WatchedMetrics) -> dict[str, Any]:
     """A dashboard that Grafana imports; people choose the Prometheus that it reads."""
     charts = [
-        Chart(
+        Panel(
             f"{name}, promised {ms:g} ms",
             "s",
             [(metrics.latency_s[name], name)],
@@ -159,13 +163,13 @@ def _dashboard(model: str, plan: Plan, metrics: WatchedMetrics) -> dict[str, Any
         for name, ms in plan.slo_ms.items()
     ]
     charts += [
-        Chart(
+        Panel(
             "Requests a second, planned and at most",
             "reqps",
             [(metrics.requests_per_s, metrics.legend)],
             [plan.planned_per_s, _most(plan)],
         ),
-        Chart(
+        Panel(
             "Share of the requests without an answer",
             "percentunit",
             [(metrics.failing, "failing")],
@@ -186,7 +190,7 @@ def _dashboard(model: str, plan: Plan, metrics: WatchedMetrics) -> dict[str, Any
     }
 
 
-def _panel(index: int, chart: Chart) -> dict[str, Any]:
+def _panel(index: int, chart: Panel) -> dict[str, Any]:
     limits = [{"color": "red", "value": limit} for limit in sorted(chart.limits)]
     return {
         "id": index + 1,
@@ -225,8 +229,8 @@ def _over(plan: Plan) -> str:
 
 
 def _budget(plan: Plan) -> float:
-    asked = (plan.asked.get("slo") or {}).get("error_budget")
-    return _BUDGET if asked is None else float(asked)
+    promised = (plan.asked.get("slo") or {}).get("error_budget")
+    return _BUDGET if promised is None else float(promised)
 
 
 def _most(plan: Plan) -> float:

@@ -78,12 +78,12 @@ def of_recipe(
             f" --plan: optcli plan {recipe_path.name} --variant {variant} --rate 600 --slo p95=120ms"
             " --json > plan.json",
         )
-    asked: dict[str, Any] = {"name": variant, "variant": variant, "rate_per_s": rate, "slo": promise}
-    asked["target"] = target
+    question: dict[str, Any] = {"name": variant, "variant": variant, "rate_per_s": rate, "slo": promise}
+    question["target"] = target
     if priorities:
-        asked["priorities"] = dict(priorities)
+        question["priorities"] = dict(priorities)
     return planning.from_settings(
-        files.load(None, asked, {"priorities": "--priority"}),
+        files.load(None, question, {"priorities": "--priority"}),
         report=report,
         file=path,
         observer=observer,
@@ -102,9 +102,9 @@ def for_target(
     names = ("semantics", "batches", "overhead", "scales")
     if all(getattr(here, name) == getattr(there, name) for name in names):
         return plan, ""
-    asked = {key: value for key, value in plan.asked.items() if key not in ("report", "target")}
-    on_curve = "curve" in asked
-    settings = files.load(None, {**asked, "target": target}, {"target": "--target"})
+    question = {key: value for key, value in plan.asked.items() if key not in ("report", "target")}
+    on_curve = "curve" in question
+    settings = files.load(None, {**question, "target": target}, {"target": "--target"})
     if not on_curve:
         settings = settings.model_copy(update={"variant": variant})
     made = planning.from_settings(
@@ -152,15 +152,15 @@ def doubts(plan: Plan, variant: str, report: Report, path: Path, *, force: bool)
     )
     if same:
         return
-    said = f"the plan rests on {plan.curve.source} ({_points(there)})"
+    source = f"the plan rests on {plan.curve.source} ({_points(there)})"
     measured_here = f"this build measured {_points(here)} for {variant}"
     if not force:
         raise UsageError(
-            f"{said}, and {measured_here}",
+            f"{source}, and {measured_here}",
             place="--plan",
             hint=f"plan again for this build with --variant {variant}, or add --force",
         )
-    yield f"{said}, and {measured_here}: the predictions are not of this artifact"
+    yield f"{source}, and {measured_here}: the predictions are not of this artifact"
 
 
 def measured(variant: str, report: Report, path: Path) -> measured_curve.MeasuredCurve | None:

@@ -60,7 +60,7 @@ _EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is written: the bundle, and what Ray is told beside it."""
+    """What is written: the bundle, and the settings of Ray beside it."""
 
     bundle: Bundle
     runtime: BundleRuntime
@@ -139,8 +139,10 @@ def write(folder: Path, built: BuiltVariant, prepared: Prepared, plan: Plan) -> 
         raise InputError(
             f"the artifact has no {runtime.file}", place=str(target), hint="build it again"
         )
-    asked_for = ("forms",) if made.runner.settings.get("batch_sizes") else ()
-    for file in (*_ALWAYS, *asked_for):
+    files = [*_ALWAYS]
+    files += ["torch_tensors"] if runtime.package == "torch" else []
+    files += ["forms"] if made.runner.settings.get("batch_sizes") else []
+    for file in files:
         shutil.copyfile(FILES / f"{file}.py", folder / f"{file}.py")
     shutil.copyfile(FILES / f"{runtime.model}.py", folder / "model.py")
     (folder / bundle.FILE).write_text(made.to_json(), encoding="utf-8")

@@ -139,10 +139,10 @@ def _lane(
     force: bool,
 ) -> Lane:
     wait_ms, note = wait_of(one, asked_ms, force=force)
-    said = f"for the priority {name}, {note}" if name and note else note
+    comment = f"for the priority {name}, {note}" if name and note else note
     # Late requests of a percentile are still of use, for a while.
     deadline_ms = 2 * max(plan.slo_ms.values())
-    return Lane(name, share, one, wait_ms, deadline_ms, note=said)
+    return Lane(name, share, one, wait_ms, deadline_ms, note=comment)
 
 
 def schema() -> Any:
@@ -214,8 +214,8 @@ def write(folder: Path, made: Bundle, lanes: Sequence[Lane], plan: Plan) -> None
     yaml.default_flow_style = False
     stream = StringIO()
     yaml.dump(content(made, lanes), stream)
-    said = f"Written by optcli for the variant {made.variant}. {plan.sentence}"
-    comment = "".join(f"# {line}\n" for line in said.splitlines())
+    head = f"Written by optcli for the variant {made.variant}. {plan.sentence}"
+    comment = "".join(f"# {line}\n" for line in head.splitlines())
     (folder / bundle.CONFIG).write_text(comment + stream.getvalue(), encoding="utf-8")
 
 

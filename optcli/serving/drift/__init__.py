@@ -1,10 +1,6 @@
 """Drift: whether the inputs that a server sees are like those that its model was calibrated with."""
 
-from __future__ import annotations
-
 from pathlib import Path
-
-__all__ = ["COPIED", "VARIABLE"]
 
 # What is copied into bundles, and where it lies.
 COPIED = {"input_statistics": Path(__file__).parent / "input_statistics.py"}

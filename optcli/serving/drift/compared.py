@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from pydantic import Field, ValidationError
 
 from optcli import data
@@ -25,8 +26,6 @@ from optcli.settings import TensorSpec, fed
 from optcli.workers import Channel, run
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from optcli.serving.drift.input_statistics import Statistics
 
 # More rows make the comparison no finer where the traffic has as few.
@@ -84,8 +83,6 @@ def summarise(request: ReferenceRequest, channel: Channel) -> int:
 
     Raises as `data.open` and samples do.
     """
-    import numpy as np
-
     from optcli.serving.drift import input_statistics
 
     dataset = data.open(request.data, request.folder, request.inputs)
@@ -178,7 +175,7 @@ class TensorSummary(Result):
         return self.model_dump()
 
 
-class Period(Result):
+class SamplingPeriod(Result):
     """When a sample was begun (seconds since the epoch), and of how many rows it is."""
 
     begun: Seconds
@@ -191,7 +188,7 @@ class About(Result):
     model: Line
     inputs: tuple[TensorSummary, ...]
     reference: DriftReference
-    periods: tuple[Period, ...]
+    periods: tuple[SamplingPeriod, ...]
     written: Seconds = 0.0
     unwritten: Line = ""
 

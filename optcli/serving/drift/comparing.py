@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from optcli.errors import counted
 from optcli.results import Verdict
 from optcli.results.loadtest import Drift, DriftChannel, DriftInput, DriftStatistic
@@ -17,8 +19,6 @@ from optcli.serving.drift.compared import About, TensorSummary, of_folder, of_ur
 from optcli.serving.loadtest import endpoint, verdicts
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from optcli.serving.drift.input_statistics import Statistics
 
 # Where fewer of the reference's rows differ, equal rows are nothing that was sent twice.
@@ -48,8 +48,6 @@ def distance(
 
     Values and weights [rows]; each sample's weights add up to 1.
     """
-    import numpy as np
-
     values = np.concatenate([first, second])
     order = np.argsort(values, kind="stable")
     steps = np.concatenate([first_weights, -second_weights])[order]
@@ -59,7 +57,7 @@ def distance(
     return min(1.0, float(np.abs(np.cumsum(steps)[last]).max()))
 
 
-def p_value(found: float, first_rows: float, second_rows: float) -> float:
+def p_value(statistic: float, first_rows: float, second_rows: float) -> float:
     """The probability of such a distance or a larger one by chance, at most.
 
     A bound that holds for two samples of any common size from four rows on: F. Wei and R. M. Dudley,
@@ -67,7 +65,7 @@ def p_value(found: float, first_rows: float, second_rows: float) -> float:
     636-644.
     """
     both = first_rows * second_rows / (first_rows + second_rows)
-    return min(1.0, FACTOR * math.exp(-2 * both * found**2))
+    return min(1.0, FACTOR * math.exp(-2 * both * statistic**2))
 
 
 def detectable(alpha: float, tests: int, first_rows: float, second_rows: float) -> float:
@@ -96,8 +94,6 @@ def effective(marks: np.ndarray, weights: np.ndarray, *, repeated: bool) -> floa
     `marks` [rows] are equal where rows are, weights add up to 1. With `repeated`, equal rows count as
     one row that has the weight of all of them.
     """
-    import numpy as np
-
     if not len(marks):
         return 0.0
     if repeated:
@@ -108,8 +104,6 @@ def effective(marks: np.ndarray, weights: np.ndarray, *, repeated: bool) -> floa
 
 def are_distinct(marks: np.ndarray) -> bool:
     """Whether rows of such data are hardly ever equal, so that equal ones are the same input again."""
-    import numpy as np
-
     return len(np.unique(marks)) >= _DISTINCT * len(marks)
 
 
@@ -137,14 +131,14 @@ def drift_of(target: str, model: str | None = None) -> Drift:
     return compared(*of_folder(Path(target)), target)
 
 
-def compared(about: About, found: Statistics, target: str) -> Drift:
+def compared(about: About, statistics: Statistics, target: str) -> Drift:
     """The verdict on every input of the model, and on all of them."""
-    sides = [_sides(about, found, index) for index in range(len(about.inputs))]
+    sides = [_sides(about, statistics, index) for index in range(len(about.inputs))]
     tested = [list(_tests(each)) for each in sides]
     corrected = iter(holm([p for tests in tested for _, _, p in tests]))
     tests = sum(map(len, tested))
     inputs = tuple(
-        _judged(one, [(place, far, next(corrected)) for place, far, _ in each], tests, about)
+        _judged(one, [(place, value, next(corrected)) for place, value, _ in each], tests, about)
         for one, each in zip(sides, tested, strict=True)
     )
     decided = [_verdict(each) for each in inputs]
@@ -167,13 +161,11 @@ def compared(about: About, found: Statistics, target: str) -> Drift:
     )
 
 
-def _sides(about: About, found: Statistics, index: int) -> _Sides:
-    import numpy as np
-
+def _sides(about: About, statistics: Statistics, index: int) -> _Sides:
     from optcli.serving.drift.input_statistics import checksums, names
 
-    how, reference = about.inputs[index], found.reference[index]
-    periods = [each[index] for each in found.periods]
+    how, reference = about.inputs[index], statistics.reference[index]
+    periods = [each[index] for each in statistics.periods]
     seen = np.concatenate([*periods, reference[:0]])
     # A row stands for as many as its period saw for each that it kept.
     weights = np.concatenate(
@@ -200,8 +192,6 @@ def _sides(about: About, found: Statistics, index: int) -> _Sides:
 
 def _tests(sides: _Sides) -> Iterator[tuple[int, float, float]]:
     """The column, the distance and the p value of each statistic that varies at all."""
-    import numpy as np
-
     if min(sides.rows, sides.reference_rows) < FEWEST:
         return
     even = np.full(len(sides.reference), 1 / len(sides.reference))
@@ -209,8 +199,8 @@ def _tests(sides: _Sides) -> Iterator[tuple[int, float, float]]:
         first, second = sides.reference[:, place], sides.seen[:, place]
         if name in _UNTESTED or (first.min() == first.max() == second.min() == second.max()):
             continue
-        far = distance(first, even, second, sides.weights)
-        yield place, far, p_value(far, sides.reference_rows, sides.rows)
+        value = distance(first, even, second, sides.weights)
+        yield place, value, p_value(value, sides.reference_rows, sides.rows)
 
 
 def _judged(
@@ -245,7 +235,7 @@ def _judged(
     )
 
 
-def _statistic(sides: _Sides, place: int, far: float, p: float) -> DriftStatistic:
+def _statistic(sides: _Sides, place: int, distance: float, p: float) -> DriftStatistic:
     name, which = sides.columns[place]
     values = sides.reference[:, place].astype(float)
     mean, sd = float(values.mean()), float(values.std())
@@ -257,9 +247,9 @@ def _statistic(sides: _Sides, place: int, far: float, p: float) -> DriftStatisti
         reference_sd=sd,
         seen=seen,
         shift_sd=(seen - mean) / sd if sd > _ROUNDING * abs(mean) else None,
-        distance=far,
+        distance=distance,
         p=p,
-        drifted=p <= ALPHA and far >= LEAST,
+        drifted=p <= ALPHA and distance >= LEAST,
     )
 
 
@@ -276,11 +266,11 @@ def _words(one: DriftStatistic, how: TensorSummary, role: str) -> str:
     noun = "feature" if how.single else "channel"
     named = f"{noun} {one.channel}: " if one.channel is not None else ""
     what = "number of values" if one.statistic == "size" else one.statistic
-    said = f"{named}{what} {one.seen:.3g} in place of"
-    said += f" {one.reference:.3g}"
+    text = f"{named}{what} {one.seen:.3g} in place of"
+    text += f" {one.reference:.3g}"
     if one.shift_sd is not None:
-        said += f", {abs(one.shift_sd):.1f} {role} sd {'higher' if one.shift_sd > 0 else 'lower'}"
-    return f"{said} (distance {one.distance:.2f}, p {one.p:.1g})"
+        text += f", {abs(one.shift_sd):.1f} {role} sd {'higher' if one.shift_sd > 0 else 'lower'}"
+    return f"{text} (distance {one.distance:.2f}, p {one.p:.1g})"
 
 
 def _too_few(sides: _Sides, tests: int) -> str:
@@ -339,11 +329,11 @@ def _verdict(one: DriftInput) -> Verdict:
 def _notes(about: About, sides: Sequence[_Sides]) -> Iterator[str]:
     if about.reference.role != "calibration":
         yield f"the recipe has no calibration data: its {about.reference.role} data are the reference"
-    kept = len(sides[0].seen)
+    rows = len(sides[0].seen)
     different = min((each.rows for each in sides), default=0.0)
-    if kept and different < kept / 2:
+    if rows and different < rows / 2:
         yield (
-            f"{kept} inputs count as {counted(round(different), 'different one')}: the same inputs come"
+            f"{rows} inputs count as {counted(round(different), 'different one')}: the same inputs come"
             " again, or the traffic of the days differs much"
         )
     if about.unwritten:

@@ -60,15 +60,15 @@ def unpacked(content: bytes) -> Statistics:
             about = json.loads(arrays["about"].tobytes())
             tensors, periods = range(len(about["inputs"])), range(len(about["periods"]))
             reference = [arrays[f"reference-{index}"] for index in tensors]
-            kept = [[arrays[f"period-{number}-{index}"] for index in tensors] for number in periods]
+            rows = [[arrays[f"period-{number}-{index}"] for index in tensors] for number in periods]
         if about["schema"] != SCHEMA:
             raise ValueError(f"it has schema {about['schema']}, wanted {SCHEMA}")
-        for matrices in (reference, *kept):
+        for matrices in (reference, *rows):
             for how, matrix in zip(about["inputs"], matrices, strict=True):
                 _require_columns(matrix, how)
     except Exception as error:  # zipfile, zlib, NumPy and json raise many kinds over broken files
         raise ValueError(f"it holds no statistics of inputs ({error})") from error
-    return Statistics(about, reference, kept)
+    return Statistics(about, reference, rows)
 
 
 def _require_columns(matrix: np.ndarray, how: Mapping[str, Any]) -> None:

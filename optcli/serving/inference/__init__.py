@@ -34,7 +34,6 @@ from optcli.workers import Channel, run
 from optcli.workers.memory import available_bytes
 
 _WARM_UP, _SECONDS, _MOST_CALLS = 3, 0.6, 200
-__all__ = ["InferenceSettings", "infer"]
 
 PER_SHARD = 500
 _SIZES = (1, 8, 16, 32, 64)
@@ -155,20 +154,22 @@ def infer(
     timed = size is None or settings.restart or not is_finished(target, settings.form, listed)
     probed = _probed(built, path, size, timed=timed)
     chosen = size or _fastest(probed.images_per_s)
-    told = storage.taking_stored(of_recipe.image_serving(built, probed.outputs, raw=settings.raw))
+    image_serving = storage.taking_stored(
+        of_recipe.image_serving(built, probed.outputs, raw=settings.raw)
+    )
     images_per_s = probed.images_per_s.get(chosen, math.inf)
     threads = _threads(
         built, listed, recorded, settings.workers, settings.address, probed.memory_bytes, images_per_s
     )
-    columns = (told.postprocess["kind"],) if told.postprocess else ()
-    kept = Output(
+    columns = (image_serving.postprocess["kind"],) if image_serving.postprocess else ()
+    output = Output(
         target,
         settings.form,
-        _identity(built, listed, chosen, settings.form, told) | {"threads": threads},
+        _identity(built, listed, chosen, settings.form, image_serving) | {"threads": threads},
         tuple(each.name for each in probed.outputs) if settings.raw else _columns(columns),
-        _beside(told.postprocess),
+        _further_outputs(image_serving.postprocess),
     )
-    finished = kept.begin(listed, restart=settings.restart)
+    finished = output.begin(listed, restart=settings.restart)
     cores = environment.usable_cores()
     count = settings.workers or max(1, cores // threads)
     options = _options(built, count, threads)
@@ -178,10 +179,10 @@ def infer(
         built.runner_name,
         options,
         built.inputs,
-        told.images,
-        told.postprocess or None,
+        image_serving.images,
+        image_serving.postprocess or None,
         source,
-        kept,
+        output,
         chosen,
         _REMOTE_READERS if "://" in source else _LOCAL_READERS,
         threads,
@@ -191,7 +192,7 @@ def infer(
     )
     priced = 1 if settings.address == ray_session.LOCAL else count
     cost_per_s = None if settings.cost_per_hour is None else settings.cost_per_hour * priced / 3600
-    run_of = _Run(listed, kept, set(finished), observer, cost_per_s)
+    run_of = _InferenceRun(listed, output, set(finished), observer, cost_per_s)
     missing = [shard for shard in listed.shards if shard.name not in finished]
     if missing:
         with ray_session.started(settings.address, max(cores, count * threads)):
@@ -205,7 +206,7 @@ def infer(
                     variables=type(built.runner).model_validate(options).environment(),
                 )
             )
-    kept.tidy()
+    output.tidy()
     costs = {size: _cost(settings.cost_per_hour, 1, each) for size, each in probed.images_per_s.items()}
     before = sum(len(shard.images) for shard in listed.shards if shard.name in finished)
     return Inference(
@@ -224,7 +225,7 @@ def infer(
         threads=threads,
         seconds=round(time.monotonic() - began, 2),
         cost_per_1000=_cost(settings.cost_per_hour, priced, run_of.images_per_s),
-        notes=(*told.notes, *built.samples.notes),
+        notes=(*image_serving.notes, *built.samples.notes),
         **run_of.figures(),
     )
 
@@ -302,13 +303,17 @@ def _fastest(rates: Mapping[int, float]) -> int:
 
 
 def _identity(
-    built: BuiltVariant, found: Listing, chosen: int, form: Form, told: of_recipe.ImageServing
+    built: BuiltVariant,
+    listing: Listing,
+    chosen: int,
+    form: Form,
+    image_serving: of_recipe.ImageServing,
 ) -> dict[str, Any]:
     """What decides the answers, for the manifest."""
     return {
         "variant": built.name,
-        **storage.deciding(built, told),
-        "input": found.digest,
+        **storage.deciding(built, image_serving),
+        "input": listing.digest,
         "batch_size": chosen,
         "format": form,
     }
@@ -318,11 +323,11 @@ def _columns(kinds: Sequence[str]) -> tuple[str, ...]:
     return (CLASSES,) if kinds == (CLASSES,) else (BOXES,)
 
 
-def _beside(postprocess: Mapping[str, Any]) -> tuple[str, ...]:
+def _further_outputs(postprocess: Mapping[str, Any]) -> tuple[str, ...]:
     """What boxes have more than their place."""
     from optcli.outputs import instances
 
-    return instances.beside(postprocess[postprocess["kind"]]) if postprocess else ()
+    return instances.further_outputs(postprocess[postprocess["kind"]]) if postprocess else ()
 
 
 def _cost(per_hour: float | None, workers: int, images_per_s: float | None) -> float | None:
@@ -337,7 +342,7 @@ def _fills(built: BuiltVariant, address: str, threads: int, cores: int) -> bool:
 
 
 @dataclass
-class _Run:
+class _InferenceRun:
     """Follows the shards of one run: progress, manifest, figures. `cost_per_s`: of all workers."""
 
     listing: Listing
@@ -347,16 +352,16 @@ class _Run:
     cost_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.results: list[dict[str, Any]] = []
         self._sizes = {shard.name: len(shard.images) for shard in self.listing.shards}
 
     def carry_out(self, shards: Any) -> None:
         """Take note of every shard as it ends; the manifest is right also after an interrupt."""
         begun = noted = time.monotonic()
         try:
-            for told in shards:
-                self.told.append(told)
-                self.finished.add(told["name"])
+            for result in shards:
+                self.results.append(result)
+                self.finished.add(result["name"])
                 self._show(begun)
                 if time.monotonic() - noted > _NOTE_EVERY_S:
                     self.output.note(self.listing, self.finished)
@@ -365,7 +370,7 @@ class _Run:
             self.output.note(self.listing, self.finished)
 
     def _show(self, begun: float) -> None:
-        done = sum(told["answered"] + told["failed"] for told in self.told)
+        done = sum(result["answered"] + result["failed"] for result in self.results)
         ready = sum(self._sizes[name] for name in self.finished)
         images_per_s = self.images_per_s or done / max(1e-9, time.monotonic() - begun)
         left_s = (self.listing.images - ready) / max(1e-9, images_per_s)
@@ -379,17 +384,19 @@ class _Run:
     @property
     def images_per_s(self) -> float | None:
         """From the end of the first shard to that of the last one: the start is left out."""
-        if len(self.told) < 2:
+        if len(self.results) < 2:
             return None
-        ends = sorted((told["ended"], told["answered"] + told["failed"]) for told in self.told)
+        ends = sorted(
+            (result["ended"], result["answered"] + result["failed"]) for result in self.results
+        )
         seconds = ends[-1][0] - ends[0][0]
         return sum(count for _, count in ends[1:]) / seconds if seconds > 0 else None
 
     def figures(self) -> dict[str, Any]:
         """The part of the result that the shards have told."""
-        answered = sum(told["answered"] for told in self.told)
-        failed = sum(told["failed"] for told in self.told)
-        reasons = [told["first_failure"] for told in self.told if told["first_failure"]]
+        answered = sum(result["answered"] for result in self.results)
+        failed = sum(result["failed"] for result in self.results)
+        reasons = [result["first_failure"] for result in self.results if result["first_failure"]]
         return {
             "answered": answered,
             "failed": failed,

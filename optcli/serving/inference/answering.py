@@ -15,14 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optcli.errors import InputError
 from optcli.serving.inference.listing import Stored
 from optcli.serving.prediction.storage import DIGEST
 from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from optcli.data.images import Images
     from optcli.outputs.postprocess import Postprocess
     from optcli.runners import Runner
@@ -158,8 +158,8 @@ class Answering:
                 )
         for index, ready in enumerate(batch):
             try:
-                told = self._told(outputs, index, ready)
-                answered.rows.append({"id": ready.image.id, DIGEST: ready.digest, **told})
+                row = self._row(outputs, index, ready)
+                answered.rows.append({"id": ready.image.id, DIGEST: ready.digest, **row})
             except ValueError as error:
                 answered.failures[ready.image.id] = str(error)
 
@@ -172,9 +172,7 @@ class Answering:
         finally:
             self._cores_are_free.set()
 
-    def _told(self, outputs: Mapping[str, np.ndarray], index: int, ready: _Ready) -> dict[str, Any]:
-        import numpy as np
-
+    def _row(self, outputs: Mapping[str, np.ndarray], index: int, ready: _Ready) -> dict[str, Any]:
         if self._postprocess is None:
             one = {n: array if n in self._whole else array[index] for n, array in outputs.items()}
             if not all(np.isfinite(array).all() for array in one.values()):

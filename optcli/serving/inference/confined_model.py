@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from optcli import runners
 from optcli.artifact import Artifact
@@ -18,9 +20,6 @@ from optcli.files import folders
 from optcli.models.engines.running.shared_arrays import SharedArrays, SharedFolder
 from optcli.settings import TensorSpec
 from optcli.workers import Channel, spawn
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _MOST_BYTES = 2**40
 _OPEN_S, _CALL_S = 600.0, 3600.0
@@ -109,9 +108,9 @@ def serve(request: OpenRequest, channel: Channel) -> None:
     kind = runners.find(request.runner)
     with kind.model_validate(request.options).open(request.artifact, request.inputs) as runner:
         channel.send(OpenedModel(tuple(sorted(runner.without_batch()))))
-        while (asked := channel.receive(Placed)) is not None:
+        while (placed := channel.receive(Placed)) is not None:
             # Copies: some libraries take no arrays that cannot be written to.
-            feed = {name: view.copy() for name, view in feeds.read(asked.layout).items()}
+            feed = {name: view.copy() for name, view in feeds.read(placed.layout).items()}
             channel.send(_written(results, runner.run(feed)))
 
 
@@ -122,8 +121,6 @@ def _written(arrays: SharedArrays, values: Mapping[str, np.ndarray]) -> Placed:
 
 def _require_arrays(placed: Placed) -> None:
     """Raise `StepError` for what are no arrays: the worker may say anything."""
-    import numpy as np
-
     for name, kind, shape, start in placed.layout:
         try:
             element = np.dtype(kind)

@@ -30,15 +30,15 @@ _AGAIN = f"{_ANOTHER}, or add --restart: it removes the answers that are there"
 class Output:
     """A folder of answers. `identity` is what decides them: the artifact, the images, the options.
 
-    `columns` are `classes`, `boxes` or the names of the model's outputs, `beside` what a box has beside
-    its place.
+    `columns` are `classes`, `boxes` or the names of the model's outputs, `further_outputs` what a
+    box has beside its place.
     """
 
     uri: str
     form: Form
     identity: Mapping[str, Any]
     columns: tuple[str, ...]
-    beside: tuple[str, ...] = ()
+    further_outputs: tuple[str, ...] = ()
 
     def begin(self, listing: Listing, *, restart: bool = False) -> set[str]:
         """The names of the shards that are finished; what is there must be of the same answers.
@@ -89,7 +89,7 @@ class Output:
             lines = [{"id": id, "reason": reason} for id, reason in failures.items()]
             storage.write(place, f"{name}{ERRORS}", _lines(lines))
         parquet = self.form == "parquet"
-        content = _parquet(rows, self.columns, self.beside) if parquet else _lines(rows)
+        content = _parquet(rows, self.columns, self.further_outputs) if parquet else _lines(rows)
         storage.write(place, f"{name}.{self.form}", content)
 
     def tidy(self) -> None:
@@ -140,18 +140,20 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
 def _parquet(
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[str],
-    beside: Sequence[str],
+    further_outputs: Sequence[str],
 ) -> bytes:
     import pyarrow
     import pyarrow.parquet as parquet
 
     content = io.BytesIO()
-    table = pyarrow.Table.from_pylist([dict(row) for row in rows], _schema(pyarrow, columns, beside))
+    table = pyarrow.Table.from_pylist(
+        [dict(row) for row in rows], _schema(pyarrow, columns, further_outputs)
+    )
     parquet.write_table(table, content)
     return content.getvalue()
 
 
-def _schema(pyarrow: Any, columns: Sequence[str], beside: Sequence[str]) -> Any:
+def _schema(pyarrow: Any, columns: Sequence[str], further_outputs: Sequence[str]) -> Any:
     """The schema of the Parquet files: the same for every shard, also for one without an answer."""
     whole, real = pyarrow.int64(), pyarrow.float64()
     named = [("label", whole), ("name", pyarrow.string()), ("score", real)]
@@ -162,7 +164,7 @@ def _schema(pyarrow: Any, columns: Sequence[str], beside: Sequence[str]) -> Any:
         points = pyarrow.list_(pyarrow.list_(real))
         mask = pyarrow.struct([("size", pyarrow.list_(whole)), ("counts", pyarrow.string())])
         forms = {"mask": mask, "keypoints": points, "corners": points}
-        box = [*named, ("box", pyarrow.list_(real)), *((name, forms[name]) for name in beside)]
+        box = [*named, ("box", pyarrow.list_(real)), *((name, forms[name]) for name in further_outputs)]
         boxes = pyarrow.list_(pyarrow.struct(box))
         fields += [("height", whole), ("width", whole), (BOXES, boxes)]
     else:

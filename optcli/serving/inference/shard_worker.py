@@ -40,7 +40,7 @@ _MOST_BLOCKS = 20_000
 class ShardWork:
     """All that a worker needs besides the artifact's files, which travel apart.
 
-    `images` and `postprocess` are what those modules of `serving.prediction` are told; `postprocess`
+    `images` and `postprocess` are the settings of those modules of `serving.prediction`; `postprocess`
     None: the outputs are the answers. `readers` threads read, `preparers` prepare, `in_turns` not while
     the model computes. `versions` are those of the machine that asks, `run` is a name that no other run
     has.
@@ -98,11 +98,11 @@ class ShardWorker:
         self._place = storage.place_of(work.input_uri)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-        told: dict[str, list[Any]] = {}
+        results: dict[str, list[Any]] = {}
         for name, listed in zip(batch["name"], batch["images"], strict=True):
             for key, value in self._shard(str(name), str(listed)).items():
-                told.setdefault(key, []).append(value)
-        return told
+                results.setdefault(key, []).append(value)
+        return results
 
     def _shard(self, name: str, listed: str) -> dict[str, Any]:
         began = time.time()
@@ -225,10 +225,10 @@ def answered(
     try:
         yield from done.iter_rows()
     except ray.exceptions.RayError as error:
-        raise _told(error) from error
+        raise _as_error(error) from error
 
 
-def _told(error: Exception) -> OptcliError:
+def _as_error(error: Exception) -> OptcliError:
     """The worker's own error, where it has one."""
     cause: BaseException | None = error
     while cause is not None:

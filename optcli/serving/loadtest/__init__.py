@@ -9,8 +9,6 @@ from optcli.serving.loadtest.canary import Shadow, canary_test
 from optcli.serving.loadtest.load_options import Options
 from optcli.serving.loadtest.workflow import load_test
 
-__all__ = ["Options", "Shadow", "canary_test", "load_test", "schema"]
-
 
 def schema() -> dict[str, Any]:
     """JSON Schema of what `optcli loadtest --json` prints."""

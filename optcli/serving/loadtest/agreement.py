@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optcli.errors import counted, plural
 from optcli.results import Estimate
@@ -13,9 +14,6 @@ from optcli.results.loadtest import Agreement, Rule
 from optcli.results.outcomes import Outcome, Verdict
 from optcli.results.statistics import needed
 from optcli.serving.loadtest.records import share_interval
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # How far apart numbers may be that count as the same, as a share of their largest magnitude, and which
 # magnitude is tiny beside the largest of an output. Columns of a table are quantities of their own, and
@@ -42,8 +40,6 @@ def agreed(
     numbers where they are equal, all other numbers where they are near. An output of that shape alone
     may be one of a regressor, an embedding or a detector.
     """
-    import numpy as np
-
     rules: dict[str, Rule] = {}
     count = min(len(each[name]) for each in (first, second) for name in first if name in second)
     same = np.ones(count, dtype=bool)
@@ -84,8 +80,6 @@ def _magnitudes(values: np.ndarray, *, together: bool) -> np.ndarray:
     that a class which is never there decides nothing by its noise. The columns [samples, columns] of a
     regressor may be further apart. `together`: all values have one magnitude, as the scores of classes.
     """
-    import numpy as np
-
     axes = set(range(values.ndim))
     if values.ndim > 1 and not together:
         axes -= {1 + int(np.argmin(values.shape[1:]))}
@@ -106,17 +100,19 @@ def verdict(agreement: Agreement, least: float) -> Verdict:
     if agreement.missing or ends[1] < least:
         outcome = "reject"
     rules = ", ".join(f"{name}: {_RULES[rule]}" for name, rule in agreement.rules.items())
-    said = [
+    sentences = [
         f"{agreement.agreeing} of {counted(agreement.samples, 'sample')} give the same answer"
         f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {least:.1%} must ({rules})"
     ]
     more = samples_needed(agreement, least) if outcome == "inconclusive" else None
     if more is not None:
-        said.append(f"about {more:,} samples would decide: name a recipe that has them with --recipe")
+        sentences.append(
+            f"about {more:,} samples would decide: name a recipe that has them with --recipe"
+        )
     if agreement.missing:
-        said.insert(0, f"the second server lacks {_outputs(agreement.missing)} of the first")
+        sentences.insert(0, f"the second server lacks {_outputs(agreement.missing)} of the first")
     if agreement.added:
-        said.append(f"only the second server gives {_outputs(agreement.added)}")
+        sentences.append(f"only the second server gives {_outputs(agreement.added)}")
     return Verdict(
         name="agreement",
         outcome=outcome,
@@ -125,7 +121,7 @@ def verdict(agreement: Agreement, least: float) -> Verdict:
         actual=share.value,
         interval=ends,
         samples_needed=more,
-        reason="; ".join(said),
+        reason="; ".join(sentences),
     )
 
 

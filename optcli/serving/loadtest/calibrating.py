@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import ValidationError
 
 from optcli.errors import InputError, UsageError
@@ -23,9 +23,6 @@ from optcli.serving.loadtest.driving import Driver
 from optcli.serving.loadtest.messages import Sent
 from optcli.serving.loadtest.metrics import Reading
 from optcli.serving.loadtest.records import Records, Spans
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FILE = "calibration.json"
 # Lone requests of one row and of each other number of rows, and for how long a phase lasts at most.
@@ -161,16 +158,12 @@ class _Phases:
 
     def lone(self, rate_per_s: float, count: int) -> tuple[float, tuple[Reading, Reading]]:
         """The mean latency of requests that are alone in the server, in milliseconds."""
-        import numpy as np
-
         times = 1000 / rate_per_s * np.arange(count, dtype=float)
         records = self._sent(times, "lone requests")
         return float(np.mean(records.latencies_ms)), self.readings[-1]
 
     def sized(self, rows: int, apart_s: float) -> None:
         """Lone requests of several rows, which the model gets as one batch."""
-        import numpy as np
-
         count = max(_FEWEST_OF_SIZE, min(_OF_SIZE, math.floor(_PHASE_S / apart_s)))
         self._sent(1000 * apart_s * np.arange(count), f"requests of {rows} rows", rows=rows)
 
@@ -180,8 +173,6 @@ class _Phases:
         `light` is what the lone requests took. p95 is over all requests but those at the start, as a
         load test has it.
         """
-        import numpy as np
-
         process = Poisson(rate_per_s)
         times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
         served = self.driver.endpoint.served

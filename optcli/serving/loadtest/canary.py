@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optcli.errors import UsageError
 from optcli.files import folders
@@ -41,9 +42,6 @@ from optcli.serving.loadtest.records import (
 )
 from optcli.serving.loadtest.verdicts import LoadTerms, described
 from optcli.serving.prediction import of_recipe
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # The second server may be so many times as slow at p95, where no promise was asked for.
 _SLOWER = 1.10
@@ -84,8 +82,8 @@ def canary_test(
             terms = terms or terms_of(server, known)
             if index == 0:
                 known = _with_recipe(target, known)
-                setup, said = setup_of(server, known, scratch, load_options.MOST_COMPARED)
-                source, rates = (setup.samples, said), rates_of(server, known)
+                setup, note = setup_of(server, known, scratch, load_options.MOST_COMPARED)
+                source, rates = (setup.samples, note), rates_of(server, known)
                 # An output that the file of expected outputs lacks would not be compared.
                 setup = setup if payloads.expects_all(setup) else replace(setup, expected=None)
             else:
@@ -166,9 +164,18 @@ def _compared(
     ratio = slower(windows_of(of_first.only(chosen), spans), windows_of(of_second, spans))
     late = max(each.lateness_p99_ms for each in (of_first, of_second))
     short = spans.is_short(shadow.share * rate)
-    asked = bool(options.slo_ms)
+    judges_latency = bool(options.slo_ms)
     decided = list(
-        judged(sides, agreement, ratio, terms, shadow, promise_asked=asked, late_ms=late, short=short)
+        judged(
+            sides,
+            agreement,
+            ratio,
+            terms,
+            shadow,
+            promise_asked=judges_latency,
+            late_ms=late,
+            short=short,
+        )
     )
     outcome = verdicts.overall(decided)
     return Canary(
@@ -205,7 +212,7 @@ def judged(
     `promise_asked`: the limits of the terms are those that were asked for, not the first server's own.
     """
     first, second = sides
-    said = [
+    sentences = [
         f"{each.wrong} of {each.checked} answers of the {name} server differ from those without load"
         for name, each in (("first", first), ("second", second))
     ]
@@ -215,7 +222,7 @@ def judged(
         blocking=True,
         actual=second.wrong,
         limit=0,
-        reason=", ".join(said),
+        reason=", ".join(sentences),
     )
     yield verdict(agreement, shadow.agreement)
     failed, requests = second.failed, second.requests
@@ -247,10 +254,10 @@ def _latency(
     """By the promise, and beside the first server: only a promise that was asked for stands alone."""
     known = {name: getattr(second, f"{name}_ms") for name in terms.limits_ms}
     outcomes = {_held(known[name], limit) for name, limit in terms.limits_ms.items()}
-    said = [described(known, terms)] if known else []
+    sentences = [described(known, terms)] if known else []
     if not promise_asked:
         outcomes.add(_held(ratio, _SLOWER))
-        said.append(
+        sentences.append(
             "there were too few requests to compare p95 with the first's"
             if ratio is None
             else f"p95 {ratio.value:.3g} times the first's [{ratio.low:.3g}, {ratio.high:.3g}], at most"
@@ -260,16 +267,16 @@ def _latency(
     outcome = next((each for each in order if each in outcomes), "accept")
     if late_ms > terms.late_ms:
         outcome = "inconclusive"
-        said.append(f"the client sent {late_ms:.1f} ms late (p99)")
+        sentences.append(f"the client sent {late_ms:.1f} ms late (p99)")
     elif short and outcome == "accept":
         outcome = "inconclusive"
-        said.append("the run is too short to accept it")
+        sentences.append("the run is too short to accept it")
     return Verdict(
         name="latency",
         outcome=outcome,
         blocking=True,
         actual=None if ratio is None else ratio.value,
-        reason="; ".join(said),
+        reason="; ".join(sentences),
     )
 
 
@@ -290,8 +297,10 @@ def _class_scores(drivers: Sequence[Driver], options: Options) -> Collection[str
     if options.recipe is not None:
         name = of_recipe.class_scores_in(options.recipe, drivers[0].endpoint.outputs)
         return () if name is None else (name,)
-    told = [each.endpoint.class_scores for each in drivers if each.endpoint.class_scores is not None]
-    return set(told[0]).intersection(*told[1:]) if told else ()
+    declared = [
+        each.endpoint.class_scores for each in drivers if each.endpoint.class_scores is not None
+    ]
+    return set(declared[0]).intersection(*declared[1:]) if declared else ()
 
 
 def slower(first: Sequence[Records], second: Sequence[Records]) -> Estimate | None:
@@ -303,7 +312,7 @@ def slower(first: Sequence[Records], second: Sequence[Records]) -> Estimate | No
         for a, b in zip(first, second, strict=True)
         if a.latencies_ms.size and b.latencies_ms.size
     ]
-    ratios = [theirs / ours for theirs, ours in pairs if ours > 0]
+    ratios = [candidate_ms / current_ms for candidate_ms, current_ms in pairs if current_ms > 0]
     if len(ratios) < 2:
         return None
     value, low, high = t_interval(ratios)

@@ -16,7 +16,10 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optcli.errors import StepError, counted, excerpt, first_line
+from optcli.files import regular_files
 from optcli.results.loadtest import Encoding
 from optcli.serving.loadtest import payloads
 from optcli.serving.loadtest.messages import ClientNews, Load, Sent, Setup
@@ -88,7 +91,6 @@ class _Client:
 
     async def carry_out(self, load: Load, channel: Channel) -> Sent:
         import aiohttp
-        import numpy as np
 
         to_send = self.payloads_in(load.encoding, load.rows)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
@@ -104,7 +106,7 @@ class _Client:
             if load.encoding not in self.references:
                 self.references[load.encoding] = await self._references(load.encoding, session, channel)
             references = self.references[load.encoding]
-            run = _Run(load, to_send[: len(references)], references, self.setup, session)
+            run = _LoadRun(load, to_send[: len(references)], references, self.setup, session)
             gc.collect()
             gc.freeze()
             sent = await run.through(np.load(load.times), channel)
@@ -123,8 +125,6 @@ class _Client:
 
     def _joined(self, given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What answers are compared with, as one array by output. Raises `StepError`."""
-        import numpy as np
-
         try:
             return {name: np.concatenate([each[name] for each in given]) for name in given[0]}
         except (KeyError, ValueError) as error:
@@ -152,10 +152,10 @@ class _Client:
                 break
             if time.monotonic() - told_s > _NEWS_EVERY_S:
                 told_s = time.monotonic()
-                asked = f"{len(references)} of {counted(len(to_send), 'sample')} asked one by one"
-                channel.send(ClientNews(second=0.0, asked=asked))
+                sampled = f"{len(references)} of {counted(len(to_send), 'sample')} asked one by one"
+                channel.send(ClientNews(second=0.0, asked=sampled))
             for _ in range(_ATTEMPTS):
-                status, body, headers = await self._asked(payload, session, held)
+                status, body, headers = await self._sent_alone(payload, session, held)
                 if status not in CAUSES:
                     break
                 await asyncio.sleep(_AGAIN_S)
@@ -172,7 +172,7 @@ class _Client:
                 elif self.golden is not None and payload.sample == 0:
                     references.append(self.golden)
                 else:
-                    references.append(payloads.json_in(body))
+                    references.append(regular_files.parsed_json(body))
             except ValueError as error:
                 raise StepError(
                     str(error),
@@ -181,7 +181,7 @@ class _Client:
                 ) from error
         return references
 
-    async def _asked(
+    async def _sent_alone(
         self, payload: Payload, session: aiohttp.ClientSession, held: _Held
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """The status, the body and the headers of an answer; status 0 and the reason without one."""
@@ -223,7 +223,7 @@ def _posted(session: aiohttp.ClientSession, url: str, payload: Payload) -> Any:
     return session.post(place, data=payload.body, headers=headers, allow_redirects=False)
 
 
-class _Run:
+class _LoadRun:
     """One load: its records by request, and what happens now."""
 
     def __init__(
@@ -250,8 +250,6 @@ class _Run:
         self.every = -(-values // _MOST_VALUES)
 
     async def through(self, planned_ms: Any, channel: Channel) -> Sent:
-        import numpy as np
-
         count = planned_ms.size
         order = np.arange(count) if self.load.samples is None else np.load(self.load.samples)
         self.order = (order % len(self.to_send)).tolist()
@@ -326,7 +324,7 @@ class _Run:
         tolerance, wanted = self.setup.tolerance, self.references[sample]
         try:
             if self.load.encoding == "image":
-                why = payloads.json_difference(payloads.json_in(body), wanted, tolerance)
+                why = payloads.json_difference(regular_files.parsed_json(body), wanted, tolerance)
             else:
                 why = payloads.difference(payloads.outputs_in(body, headers), wanted, tolerance)
         except ValueError as error:
@@ -356,8 +354,6 @@ class _Run:
 
     async def _tell(self, channel: Channel) -> None:
         """Live figures for the progress bar."""
-        import numpy as np
-
         while True:
             await asyncio.sleep(_NEWS_EVERY_S)
             now = self._now_ms()

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from optcli.errors import UsageError
 from optcli.measure.queueing.arrivals import Process
@@ -20,9 +22,6 @@ from optcli.serving.loadtest.predicting import PredictsOf
 from optcli.serving.loadtest.records import QUANTILES, Records, Spans, over_windows, windows_of
 from optcli.serving.loadtest.verdicts import LoadTerms
 from optcli.workers import Child, spawn
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Purpose = Literal["rate", "ramp", "bisect", "confirm", "calibrate"]
 _CLIENT = "optcli.serving.loadtest.client:serve"
@@ -134,8 +133,6 @@ class Driver:
         The metrics are read where the windows begin and where they end. `samples` [requests] says which
         sample each request holds; None: one after the other. Each has `rows` rows.
         """
-        import numpy as np
-
         self.loads += 1
         times, records = (self.scratch / f"{part}-{self.loads}.np" for part in ("times", "records"))
         times, records = times.with_suffix(".npy"), records.with_suffix(".npz")
@@ -148,8 +145,8 @@ class Driver:
         if samples is not None:
             order = self.scratch / f"samples-{self.loads}.npy"
             np.save(order, samples)
-        told = self.scratch / _ANSWERS if encoding != "image" else None
-        self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, told))
+        answers_file = self.scratch / _ANSWERS if encoding != "image" else None
+        self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, answers_file))
         while True:
             news = self.child.receive(ClientNews, self.timeout_s + _SILENT_S)
             if news.sent is not None:
@@ -171,8 +168,6 @@ class Driver:
 
         Where they are not known, the server is asked for each sample once, one after the other.
         """
-        import numpy as np
-
         self.send(np.zeros(0), Spans(0.0, 1, 1.0), encoding, name)
         with np.load(self.scratch / _ANSWERS, allow_pickle=False) as archive:
             return dict(archive)
@@ -208,8 +203,6 @@ def driver(
 
 def drawn(process: Process, spans: Spans, seed: int) -> np.ndarray:
     """Planned times of requests for all of the spans, in milliseconds. Raises `UsageError`."""
-    import numpy as np
-
     end_ms = 1000 * spans.seconds
     count = int(process.rate_per_s * spans.seconds * 1.2) + 50
     while True:
@@ -221,14 +214,12 @@ def drawn(process: Process, spans: Spans, seed: int) -> np.ndarray:
             )
         times = process.draw(count, seed).times_ms
         if times[-1] >= end_ms:
-            kept: np.ndarray = times[times < end_ms]
-            return kept if kept.size else np.array([times[0] % end_ms])
+            arrivals: np.ndarray = times[times < end_ms]
+            return arrivals if arrivals.size else np.array([times[0] % end_ms])
         count *= 2
 
 
 def _within(times_ms: np.ndarray, spans: Spans) -> int:
-    import numpy as np
-
     inside = (times_ms >= 1000 * spans.settle_s) & (times_ms < 1000 * spans.seconds)
     return int(np.count_nonzero(inside))
 

@@ -159,9 +159,9 @@ def _listed(metadata: dict[str, Any], part: str, model: str, base: str) -> list[
     """What the metadata of a model say of its inputs or outputs. Raises `InputError`."""
     tensors = metadata.get(part)
     if not isinstance(tensors, list) or not 0 < len(tensors) <= _MOST_TENSORS:
-        found = f"{len(tensors):,}" if isinstance(tensors, list) else "no list of"
+        count = f"{len(tensors):,}" if isinstance(tensors, list) else "no list of"
         raise InputError(
-            f"the server names {found} {part} of {model!r}, wanted 1 to {_MOST_TENSORS}",
+            f"the server names {count} {part} of {model!r}, wanted 1 to {_MOST_TENSORS}",
             place=base,
             hint="look at GET /v2/models/NAME",
         )
@@ -170,11 +170,13 @@ def _listed(metadata: dict[str, Any], part: str, model: str, base: str) -> list[
 
 def _class_scores(outputs: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
     """The outputs that hold scores of classes; None where the server says nothing of it."""
-    told = {each["name"]: each.get("parameters") for each in outputs}
-    said = {
-        k: v["class_scores"] for k, v in told.items() if isinstance(v, dict) and "class_scores" in v
+    parameters = {each["name"]: each.get("parameters") for each in outputs}
+    parts = {
+        k: v["class_scores"]
+        for k, v in parameters.items()
+        if isinstance(v, dict) and "class_scores" in v
     }
-    return tuple(name for name, holds in said.items() if holds is True) if said else None
+    return tuple(name for name, holds in parts.items() if holds is True) if parts else None
 
 
 def _tensor(each: Any, base: str) -> TensorAbout:
@@ -205,11 +207,11 @@ def _name(each: Any, base: str) -> str:
 
 def _undescribed(each: Any, base: str) -> InputError:
     try:
-        said = excerpt(json.dumps(each))
+        shown = excerpt(json.dumps(each))
     except RecursionError:
-        said = "what is nested too deeply"
+        shown = "what is nested too deeply"
     return InputError(
-        f"the server describes an input or output as {said}",
+        f"the server describes an input or output as {shown}",
         place=base,
         hint="wanted name, datatype and shape with sizes from 1, or -1 for one that varies, as in the"
         " Open Inference Protocol v2",
@@ -272,9 +274,9 @@ def fetched(
                 body = answer.read(most_bytes)
     except (OSError, ValueError, http.client.HTTPException) as error:
         if not late.is_set() and isinstance(error, http.client.HTTPException):
-            said = excerpt(str(error).strip())
+            message = excerpt(str(error).strip())
             raise InputError(
-                f"the server there speaks no HTTP, or breaks off: {said!r}",
+                f"the server there speaks no HTTP, or breaks off: {message!r}",
                 place=base,
                 hint="name the URL of a server that speaks the Open Inference Protocol v2",
             ) from error

@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+import numpy as np
 
 from optcli import data
 from optcli.artifact import EMBEDDED_STEPS, pixels_name
@@ -28,9 +30,6 @@ from optcli.serving.loadtest.records import SETTLE_S, WINDOWS
 from optcli.serving.loadtest.verdicts import LoadTerms
 from optcli.settings import TensorSpec, size_bytes
 from optcli.workers import Channel, run
-
-if TYPE_CHECKING:
-    import numpy as np
 
 REQUEST, RESPONSE = "golden-request.json", "golden-response.json"
 # Samples that a load sends over and over, and those on which a canary compares two servers: each server
@@ -95,10 +94,10 @@ def _for_server(
     settings: DataSettings, inputs: Sequence[TensorSpec], taken: Sequence[TensorAbout]
 ) -> tuple[DataSettings, tuple[TensorSpec, ...]]:
     """Data and inputs for a server, whose model may prepare its images itself: it takes pixels then."""
-    asked = {each.name: each for each in taken}
+    options = {each.name: each for each in taken}
     specs = []
     for spec in inputs:
-        pixels = asked.get(pixels_name(spec.name))
+        pixels = options.get(pixels_name(spec.name))
         if pixels is None:
             specs.append(spec)
             continue
@@ -117,8 +116,6 @@ def _for_server(
 
 def take_samples(request: TakeRequest, channel: Channel) -> int:
     """Write the samples as arrays by input name, the first axis is the sample; gives their number."""
-    import numpy as np
-
     dataset = data.open(request.data, request.folder, request.inputs)
     fitting = max(1, payloads.MOST_BYTES // max(1, size_bytes(request.inputs, 1)))
     count = min(request.most, len(dataset), fitting)
@@ -137,8 +134,6 @@ def golden_samples(folder: Path, scratch: Path) -> Inputs:
 
     Raises `UsageError` where the folder has none, `InputError` for files that are none.
     """
-    import numpy as np
-
     request, response = (_tensors(folder / name, part) for name, part in _PARTS)
     if {len(array) for array in (*request.values(), *response.values())} - {_count(request)}:
         raise InputError(
@@ -161,7 +156,6 @@ def has_golden(folder: Path) -> bool:
 
 
 def _tensors(path: Path, part: str) -> Mapping[str, np.ndarray]:
-    import numpy as np
     from tritonclient.utils import triton_to_np_dtype
 
     again = "name the folder that `optcli deploy` wrote with --golden"
@@ -218,7 +212,7 @@ class Options:
     client_cpus: tuple[int, ...] = ()
 
 
-def with_plan(found: Endpoint, path: Path) -> Endpoint:
+def with_plan(endpoint: Endpoint, path: Path) -> Endpoint:
     """A server that was deployed by a plan: how it batches follows from it. Raises `UsageError`.
 
     Of a plan with priorities, the path of the URL names the one that is meant; without a path it is the
@@ -226,7 +220,7 @@ def with_plan(found: Endpoint, path: Path) -> Endpoint:
     """
     plan = plans.read(path)
     if plan.priorities:
-        route = urlsplit(found.served.url).path.strip("/")
+        route = urlsplit(endpoint.served.url).path.strip("/")
         plan = plan.of_priority(route or plan.priorities[-1].name)
     one = plan.recommended
     if one is None:
@@ -242,8 +236,8 @@ def with_plan(found: Endpoint, path: Path) -> Endpoint:
         "semantics": one.semantics,
     }
     return replace(
-        found,
-        served=found.served.model_copy(update=how),
+        endpoint,
+        served=endpoint.served.model_copy(update=how),
         plan=plan,
         concurrency=one.concurrency,
     )
@@ -254,8 +248,8 @@ def terms_of(server: Endpoint, options: Options) -> LoadTerms:
     promised = {} if server.plan is None else server.plan.slo_ms
     budget = options.error_budget
     if budget is None:
-        asked = {} if server.plan is None else server.plan.asked.get("slo") or {}
-        budget = asked.get("error_budget")
+        planned = {} if server.plan is None else server.plan.asked.get("slo") or {}
+        budget = planned.get("error_budget")
     return LoadTerms(dict(options.slo_ms or promised), 0.001 if budget is None else float(budget))
 
 

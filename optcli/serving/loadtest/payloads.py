@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from optcli.data.layouts.npz import DAMAGED
 from optcli.environment import pip_install
@@ -14,9 +16,6 @@ from optcli.errors import InputError, MissingError, UsageError, did_you_mean, ex
 from optcli.files import regular_files
 from optcli.outputs.ranges import scaled_parts
 from optcli.serving.loadtest.messages import Setup, TensorAbout
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # Bodies of a load are held in memory all together.
 MOST_BYTES = 256 * 1024 * 1024
@@ -40,8 +39,6 @@ def samples_of(setup: Setup) -> dict[str, np.ndarray]:
     Raises `InputError` where the file and the model's metadata do not fit each other, and where random
     inputs cannot be made.
     """
-    import numpy as np
-
     if setup.samples is None:
         random = np.random.default_rng(setup.seed)
         # Random values have eight bytes at most; a row that is large by itself is there once.
@@ -56,13 +53,13 @@ def samples_of(setup: Setup) -> dict[str, np.ndarray]:
                 place=str(setup.samples),
                 hint=did_you_mean(each.name, list(arrays)),
             )
-        found, wanted = arrays[each.name].shape[1:], each.shape[1:]
-        if len(found) != len(wanted) or any(
-            size not in (-1, has) for has, size in zip(found, wanted, strict=True)
+        shape, expected_shape = arrays[each.name].shape[1:], each.shape[1:]
+        if len(shape) != len(expected_shape) or any(
+            size not in (-1, has) for has, size in zip(shape, expected_shape, strict=True)
         ):
             raise InputError(
-                f"the samples of {each.name!r} have the shape {list(found)}, the server takes"
-                f" {list(wanted)}",
+                f"the samples of {each.name!r} have the shape {list(shape)}, the server takes"
+                f" {list(expected_shape)}",
                 place=str(setup.samples),
                 hint="name the recipe that the model on the server was built from",
             )
@@ -180,18 +177,13 @@ def golden_of(setup: Setup) -> Any:
     if setup.golden_answer is None:
         return None
     try:
-        return json_in(regular_files.read(setup.golden_answer))
+        return regular_files.parsed_json(regular_files.read(setup.golden_answer))
     except (OSError, ValueError) as error:
         raise InputError(
             f"this is no answer to an image: {error}",
             place=str(setup.golden_answer),
             hint="deploy the variant again",
         ) from error
-
-
-def json_in(body: bytes) -> Any:
-    """The answer to an image. Raises ValueError for what is no JSON."""
-    return regular_files.parsed_json(body)
 
 
 def client_library() -> Any:
@@ -210,7 +202,6 @@ def client_library() -> Any:
 def _tensor(
     http: Any, about: TensorAbout, samples: np.ndarray, index: int, rows: int, binary: bool
 ) -> Any:
-    import numpy as np
     from tritonclient.utils import triton_to_np_dtype
 
     kind = triton_to_np_dtype(about.datatype)
@@ -237,8 +228,6 @@ def _chosen(index: int, rows: int, count: int) -> list[int]:
 
 
 def _random(about: TensorAbout, count: int, random: np.random.Generator) -> np.ndarray:
-    import numpy as np
-
     if -1 in about.shape[1:]:
         raise InputError(
             f"the input {about.name!r} has the shape {list(about.shape)}: random values need its sizes",
@@ -253,8 +242,6 @@ def _random(about: TensorAbout, count: int, random: np.random.Generator) -> np.n
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    import numpy as np
-
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
@@ -276,8 +263,6 @@ def difference(
     Floating-point outputs may differ by `tolerance` times the largest magnitude that is expected in
     each of their parts, such as boxes and scores; other types must be equal.
     """
-    import numpy as np
-
     for name, wanted in expected.items():
         given = answer.get(name)
         if given is None:

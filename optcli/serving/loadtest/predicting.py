@@ -57,12 +57,12 @@ def of_plan(plan: Plan, ingresses: int | None = None) -> PredictionModel:
         curve = Curve.from_points(known.points_ms).stepped(known.between_ms, padded)
     else:
         curve = Curve.from_line(known.fixed_ms or 0.0, known.per_image_ms or 0.0)
-    beside = plan.overhead
+    of_server = plan.overhead
     overhead = Overhead(
-        beside.before_ms,
-        beside.after_ms,
-        beside.ingress_ms,
-        beside.ingress_cv2,
+        of_server.before_ms,
+        of_server.after_ms,
+        of_server.ingress_ms,
+        of_server.ingress_cv2,
         ingresses or ingresses_of(plan),
     )
     return PredictionModel("plan", curve, overhead, plan.seed)
@@ -84,7 +84,7 @@ def of_calibration(calibration: Calibration, ingresses: int = 1) -> PredictionMo
     sizes = sorted(calibration.points_ms)
     times = monotone([calibration.points_ms[size] for size in sizes])
     beside_ms = replica_ms if calibration.own_processors else 0.0
-    kept = {size: ms + size * beside_ms for size, ms in zip(sizes, times, strict=True)}
+    call_ms = {size: ms + size * beside_ms for size, ms in zip(sizes, times, strict=True)}
     in_turn_ms = ingress_ms if calibration.own_processors else max(ingress_ms, replica_ms)
     overhead = Overhead(
         after_ms=max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms),
@@ -92,7 +92,7 @@ def of_calibration(calibration: Calibration, ingresses: int = 1) -> PredictionMo
         ingress_cv2=calibration.ingress_cv2,
         ingresses=ingresses,
     )
-    return PredictionModel("calibration", Curve.from_points(kept), overhead)
+    return PredictionModel("calibration", Curve.from_points(call_ms), overhead)
 
 
 def plan_keys(calibration: Calibration) -> dict[str, Any]:
@@ -100,13 +100,13 @@ def plan_keys(calibration: Calibration) -> dict[str, Any]:
     model = of_calibration(calibration)
     points = model.curve.points
     text = ",".join(f"{size}:{ms:.6g}ms" for size, ms in points)
-    beside = model.overhead
+    overhead = model.overhead
     return {
         "curve": text if len(points) > 1 else f"{points[0][1]:.6g}ms",
         "overhead": {
-            "after_ms": beside.after_ms,
-            "ingress_ms": beside.ingress_ms,
-            "ingress_cv2": beside.ingress_cv2,
+            "after_ms": overhead.after_ms,
+            "ingress_ms": overhead.ingress_ms,
+            "ingress_cv2": overhead.ingress_cv2,
         },
     }
 
@@ -126,7 +126,7 @@ def batching_of(served: Served, concurrency: int = 1) -> Batching | None:
 
 def predicted(model: PredictionModel, batching: Batching, process: Process) -> Predicted:
     """Percentiles at the rate of a process; none where the queue grows or the curve ends before."""
-    demand = _demand(model, process, _ANY)
+    demand = Demand(process, _ANY, model.overhead, seed=model.seed)
     rho = load(
         process.rate_per_s,
         model.curve,
@@ -148,11 +148,8 @@ def predicted(model: PredictionModel, batching: Batching, process: Process) -> P
 def highest(model: PredictionModel, batching: Batching, process: Process, terms: LoadTerms) -> float:
     """The highest rate at which the promise is kept: the number that the plan says as well."""
     promise = Promise({QUANTILES[name]: limit for name, limit in terms.limits_ms.items()})
-    return most_carried(model.curve, _demand(model, process, promise), batching)
-
-
-def _demand(model: PredictionModel, process: Process, promise: Promise) -> Demand:
-    return Demand(process, promise, model.overhead, seed=model.seed)
+    demand = Demand(process, promise, model.overhead, seed=model.seed)
+    return most_carried(model.curve, demand, batching)
 
 
 def unstable(model: PredictionModel, batching: Batching, rate_per_s: float) -> LoadNote | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optcli.results import Estimate
 from optcli.results.loadtest import LoadWindow
 from optcli.results.statistics import percentile, percentile_over_rounds
-
-if TYPE_CHECKING:
-    import numpy as np
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 # The usual measurement: latencies follow each other so closely that shorter windows scatter too much.
@@ -66,8 +64,6 @@ class Records:
     @classmethod
     def read(cls, path: Path) -> Records:
         """What the client wrote."""
-        import numpy as np
-
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files if name != "causes"}
             return cls(**arrays, causes=tuple(map(str, archive["causes"])))
@@ -112,23 +108,17 @@ class Records:
     @property
     def failures(self) -> dict[str, int]:
         """Requests that were not answered, by cause."""
-        import numpy as np
-
         counts = np.bincount(self.cause, minlength=len(self.causes))
         return {cause: int(n) for cause, n in zip(self.causes[1:], counts[1:], strict=False) if n}
 
     @property
     def lateness_p99_ms(self) -> float:
         """How late the client sent, at the 99th percentile; 0 where nothing was sent."""
-        import numpy as np
-
         late = (self.sent_ms - self.planned_ms)[~np.isnan(self.sent_ms)]
         return max(0.0, percentile(late, 0.99)) if late.size else 0.0
 
     def good(self, limit_ms: float | None) -> int:
         """Answers that are right and came within a limit."""
-        import numpy as np
-
         chosen = self.answered & ~self.wrong
         if limit_ms is not None:
             with np.errstate(invalid="ignore"):

@@ -145,10 +145,11 @@ def judged(
                 "inconclusive", f"{failed} of {requests} requests were not answered ({causes})"
             )
         return answer("accept", "answers are right, and no latency was promised")
-    said = described(percentiles, terms)
+    description = described(percentiles, terms)
     if slow:
         return answer(
-            "reject", f"{said}: over the limit in {over} of {len(windows)} windows{_rising(rising)}"
+            "reject",
+            f"{description}: over the limit in {over} of {len(windows)} windows{_rising(rising)}",
         )
     if client.saturated:
         return answer(
@@ -157,16 +158,21 @@ def judged(
             f" {client.lateness_limit_ms:.1f} ms is allowed",
         )
     if short:
-        return answer("inconclusive", f"{said}: the run is too short to accept it")
+        return answer("inconclusive", f"{description}: the run is too short to accept it")
     if rising:
-        return answer("inconclusive", f"{said}: p95 rises from window to window, the queue may grow")
+        return answer(
+            "inconclusive", f"{description}: p95 rises from window to window, the queue may grow"
+        )
     if over:
-        return answer("inconclusive", f"{said}: over the limit in {over} of {len(windows)} windows")
+        return answer(
+            "inconclusive", f"{description}: over the limit in {over} of {len(windows)} windows"
+        )
     if not steady and not _surely_kept(percentiles, terms):
         return answer(
-            "inconclusive", f"{said}: the windows differ by more than {STEADY - 1:.0%} near the limit"
+            "inconclusive",
+            f"{description}: the windows differ by more than {STEADY - 1:.0%} near the limit",
         )
-    return answer("accept", said)
+    return answer("accept", description)
 
 
 def _surely_over(estimate: Estimate | None, terms: LoadTerms, name: str) -> bool:
@@ -283,8 +289,8 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
     outcome = overall(verdicts)
     deciding = [each for each in verdicts if each.blocking and each.outcome == outcome]
     if outcome == "accept":
-        said = [f"{each.name}: {each.reason}" for each in deciding if each.name != "answers"]
-        return "; ".join(said or [each.reason for each in deciding])
+        sentences = [f"{each.name}: {each.reason}" for each in deciding if each.name != "answers"]
+        return "; ".join(sentences or [each.reason for each in deciding])
     return f"{deciding[0].name}: {deciding[0].reason}"
 
 

@@ -77,28 +77,28 @@ def highest_rate(start_per_s: float, attempt: Try) -> tuple[LimitFound, list[Loa
         return last.wrong > 0 or (last.client.saturated and not last.breach)
 
     rate = start_per_s
-    kept: float | None = None
+    best: float | None = None
     broken: float | None = None
     for _ in range(_MOST_STEPS):
         if keeps(rate, "ramp"):
-            kept = rate
+            best = rate
             rate *= STEP
         else:
             broken = rate
             rate /= STEP
-        if ended() or (kept and broken) or rate < _LOWEST_SHARE * start_per_s:
+        if ended() or (best and broken) or rate < _LOWEST_SHARE * start_per_s:
             break
-    while kept and broken and broken - kept > PRECISION * kept and not ended():
-        middle = (kept + broken) / 2
+    while best and broken and broken - best > PRECISION * best and not ended():
+        middle = (best + broken) / 2
         if keeps(middle, "bisect"):
-            kept = middle
+            best = middle
         else:
             broken = middle
     confirmed = repeated = False
     for _ in range(_CONFIRMATIONS):
-        if kept is None or broken is None or ended():
+        if best is None or broken is None or ended():
             break
-        held = keeps(kept, "confirm")
+        held = keeps(best, "confirm")
         confirmed = points[-1].outcome == "accept"
         if confirmed or (held and points[-1].short):  # a short run never accepts
             break
@@ -106,11 +106,11 @@ def highest_rate(start_per_s: float, attempt: Try) -> tuple[LimitFound, list[Loa
             repeated = True
             continue
         if not held:
-            broken = kept
-        kept, repeated = kept * (1 - PRECISION), False
+            broken = best
+        best, repeated = best * (1 - PRECISION), False
     if not confirmed:
-        kept = max((each.rate_per_s for each in points if _keeps(each, broken)), default=None)
-    return LimitFound(rate_per_s=kept, broken_per_s=broken, confirmed=confirmed), points
+        best = max((each.rate_per_s for each in points if _keeps(each, broken)), default=None)
+    return LimitFound(rate_per_s=best, broken_per_s=broken, confirmed=confirmed), points
 
 
 def _keeps(point: LoadPoint, broken: float | None) -> bool:
@@ -187,13 +187,13 @@ class _Whole:
         percentiles: tuple[Percentile, ...] = ("p95", "p99", "p50")
         drawn = next((name for name in percentiles if name in self.terms.limits_ms), drawn)
         outcome = verdicts.overall(decided)
-        said = verdicts.sentence(decided) if decided else "calibration stored; no load was judged"
+        sentence = verdicts.sentence(decided) if decided else "calibration stored; no load was judged"
         return LoadTest(
             name=self.server.served.model,
             started=started,
             finished=verdicts.now(),
             outcome=outcome,
-            sentence=f"{outcome}: {said}" if decided else said,
+            sentence=f"{outcome}: {sentence}" if decided else sentence,
             verdicts=tuple(decided),
             served=self.server.served,
             slo_ms=dict(self.terms.limits_ms),
@@ -232,10 +232,10 @@ class _Whole:
         def attempt(rate: float, purpose: Literal["ramp", "bisect", "confirm"]) -> LoadPoint:
             return self._point(rate, purpose)
 
-        found, points = highest_rate(start, attempt)
+        highest, points = highest_rate(start, attempt)
         self.points += points
-        self.limit = found.model_copy(update={"predicted_per_s": predicted})
-        self.notes += self._unstable(found.rate_per_s or start)
+        self.limit = highest.model_copy(update={"predicted_per_s": predicted})
+        self.notes += self._unstable(highest.rate_per_s or start)
 
     def _point(
         self,
@@ -293,8 +293,10 @@ class _Whole:
     def _unstable(self, rate: float) -> list[LoadNote]:
         batching = self._batching()
         models = self._models() if batching is not None else ()
-        found = (predicting.unstable(model, batching, rate) for model in models if batching is not None)
-        return [note for note in found if note is not None]
+        reasons = (
+            predicting.unstable(model, batching, rate) for model in models if batching is not None
+        )
+        return [note for note in reasons if note is not None]
 
     def _curves(self, name: Percentile) -> dict[str, tuple[tuple[float, float | None], ...]]:
         if not self.points or self._batching() is None:

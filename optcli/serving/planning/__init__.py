@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from optcli.measure.latency.measured_curve import MeasuredCurve
     from optcli.serving.planning.files import PlanSettings
 
-__all__ = ["file_schema", "from_settings", "plan", "schema"]
-
 
 def plan(
     source: str | Path | Report | None = None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optcli.errors import UsageError
 from optcli.measure.queueing import formulas
@@ -17,9 +18,6 @@ from optcli.measure.queueing.demand import Demand, Promise, offered_batches, sea
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, PriorityLatency
 from optcli.serving.planning.files import PlanSettings
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def part_of(process: Process, share: float) -> Process:
@@ -68,19 +66,19 @@ def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:
     Requests that a cache answers pass the ingress as well: their work counts as that of the others.
     """
     assert settings.slo is not None
-    beside = settings.overhead_here
-    ingress_ms = beside.ingress_ms / (1 - settings.cache_hit_rate)
+    overhead = settings.overhead_here
+    ingress_ms = overhead.ingress_ms / (1 - settings.cache_hit_rate)
     busy = traffic.planned.rate_per_s * (1 + settings.headroom) * ingress_ms / 1000
     needed = max(1, math.ceil(busy / settings.utilisation - 1e-9)) if settings.server.scales else 1
     return Demand(
         process=traffic.planned,
         promise=Promise(settings.slo.limits_ms),
         overhead=Overhead(
-            beside.before_ms,
-            beside.after_ms,
+            overhead.before_ms,
+            overhead.after_ms,
             ingress_ms,
-            beside.ingress_cv2,
-            beside.ingresses or needed,
+            overhead.ingress_cv2,
+            overhead.ingresses or needed,
         ),
         headroom=settings.headroom,
         utilisation=settings.utilisation,
@@ -203,16 +201,14 @@ def _bounds(
     came = run.finished_ms - run.latencies_ms
     if demand.semantics == "sealed":
         # All that the server has let in count.
-        most = max(most, 1 + _found(came, run.finished_ms, run.skipped, budget))
+        most = max(most, 1 + _first_within(came, run.finished_ms, run.skipped, budget))
         return _Bounds(most, max(0, most - computed), in_time)
-    waiting = max(batch, most - computed, 1 + _found(came, run.started_ms, run.skipped, budget))
+    waiting = max(batch, most - computed, 1 + _first_within(came, run.started_ms, run.skipped, budget))
     return _Bounds(waiting + computed, waiting, in_time)
 
 
-def _found(came: np.ndarray, gone: np.ndarray, skipped: int, budget: float) -> int:
+def _first_within(came: np.ndarray, gone: np.ndarray, skipped: int, budget: float) -> int:
     """How many requests that have come and are not gone all find at most, but for the budget."""
-    import numpy as np
-
     left = np.searchsorted(np.sort(gone), came, side="right")
     return int(_exceeded_by((np.arange(came.size) - left)[skipped:], budget))
 
@@ -225,8 +221,6 @@ def _waited_ms(run: Simulation) -> np.ndarray:
 
 def _exceeded_by(values: np.ndarray, share: float) -> float:
     """What at most a share of some values lies above."""
-    import numpy as np
-
     return float(np.quantile(values, 1 - share, method="inverted_cdf"))
 
 

@@ -12,10 +12,10 @@ from pydantic import Field, model_validator
 from optcli.errors import InputError, RecipeError
 from optcli.measure.queueing.arrivals import ANY_RATE, parse
 from optcli.measure.queueing.curve import Curve
-from optcli.recipe.nodes import Node, Place, Problems, ReadingBudget, TooManyProblemsError
+from optcli.recipe.nodes import Node, Position, Problems, ReadingBudget, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
-from optcli.recipe.validation import checked, found
+from optcli.recipe.validation import checked, shown_value
 from optcli.settings import Settings
 from optcli.settings.references import RecipePath
 
@@ -233,7 +233,7 @@ def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]
     problems = Problems()
     settings = None
     try:
-        node = Node({}, Place("the command line", 0, 0)) if path is None else _read(path, problems)
+        node = Node({}, Position("the command line", 0, 0)) if path is None else _read(path, problems)
         if node is not None and not len(problems):
             node = _above(node, options, names)
             settings = checked(PlanSettings, node, problems)
@@ -294,11 +294,13 @@ def _read(path: Path, problems: Problems) -> Node | None:
     if node is None:
         if not len(problems):
             problems.add(
-                Place(str(path), 1, 1), "the plan file is empty", "write rate_per_s, slo and a curve"
+                Position(str(path), 1, 1),
+                "the plan file is empty",
+                "write rate_per_s, slo and a curve",
             )
         return None
     if not isinstance(node.value, dict):
-        message = f"found {found(node.value)}, wanted a mapping of keys"
+        message = f"found {shown_value(node.value)}, wanted a mapping of keys"
         problems.add(node.place, message, "write KEY: VALUE pairs")
         return None
     return _from_here(substituted(node, problems), path)
@@ -316,7 +318,7 @@ def _from_here(node: Node, path: Path) -> Node:
 def _above(node: Node, options: Mapping[str, Any], names: Mapping[str, str]) -> Node:
     """The node with options in place of what it says."""
     for key, value in options.items():
-        given = placed(value, Place(names.get(key, key), 0, 0))
+        given = placed(value, Position(names.get(key, key), 0, 0))
         below = node.get(key)
         if key in _MERGED and below is not None and isinstance(below.value, dict):
             given = replace(below, value={**below.value, **given.value})
@@ -329,7 +331,7 @@ def _above(node: Node, options: Mapping[str, Any], names: Mapping[str, str]) -> 
     return node
 
 
-def placed(value: Any, place: Place) -> Node:
+def placed(value: Any, place: Position) -> Node:
     """A plain value as nodes that all stand at one place."""
     if isinstance(value, Mapping):
         return Node({str(key): placed(item, place) for key, item in value.items()}, place, place)

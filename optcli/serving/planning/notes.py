@@ -67,9 +67,9 @@ def reason(
     best = choice.best
     if best is None or recommended is None:
         return _why_none(curve, demand, choice)
-    said = []
+    sentences = []
     if demand.instances is None and best.batching.instances > 1:
-        said.append(
+        sentences.append(
             "Fewer instances break the promise, or have a load over"
             f" {demand.utilisation:g} with {demand.headroom:.0%} headroom."
         )
@@ -77,8 +77,8 @@ def reason(
         least = "at least " if best.growth >= MOST_GROWTH else ""
         how = f"Batches of at most {recommended.batch} keep"
         how = how if recommended.batch > 1 else "One request at a time keeps"
-        said.append(f"{how} the promise up to {least}{best.growth:.2f} times the planned traffic.")
-    return " ".join(said) or "The whole configuration was given; it was checked."
+        sentences.append(f"{how} the promise up to {least}{best.growth:.2f} times the planned traffic.")
+    return " ".join(sentences) or "The whole configuration was given; it was checked."
 
 
 def _why_none(curve: Curve, demand: Demand, choice: ConfigurationChoice) -> str:

@@ -94,8 +94,8 @@ def _points(
     """Calls of one instance by batch size, with the overhead."""
     if known is None:
         return
-    beside = settings.overhead_here
-    overhead_ms = beside.before_ms + beside.after_ms + beside.ingress_ms
+    overhead = settings.overhead_here
+    overhead_ms = overhead.before_ms + overhead.after_ms + overhead.ingress_ms
     for batch in _sizes(known.curve, settings.largest_batch):
         latency_ms = known.curve.time_ms(batch) + overhead_ms
         capacity = capacity_per_s(known.curve, batch, settings.concurrency)
@@ -119,8 +119,8 @@ def _plan(
 ) -> Plan:
     slo = settings.slo
     limits = {} if slo is None else {f"p{100 * q:g}": limit for q, limit in slo.limits_ms.items()}
-    beside = settings.overhead_here
-    alone_ms = beside.before_ms + beside.after_ms + beside.ingress_ms
+    overhead = settings.overhead_here
+    alone_ms = overhead.before_ms + overhead.after_ms + overhead.ingress_ms
     room_ms = min(limits.values()) - alone_ms if limits else None
     unfit = known is not None and known.unfit
     return Plan(
@@ -177,16 +177,16 @@ def mode_of(settings: PlanSettings, real_time_machines: int | None) -> ModeAdvic
     limit_ms = min(limits.values(), default=None)
     deciding = {"slo_ms": limit_ms, "freshness_s": fresh, "machines": real_time_machines}
     mode = "batch"
-    said = f"results may wait {_time(fresh or 0)}"
+    words = f"results may wait {_time(fresh or 0)}"
     if limit_ms is not None and (fresh is None or fresh < _WAITED_FOR_S):
         del deciding["freshness_s"]
-        mode, said = "real-time", f"each result is promised within {_time(limit_ms / 1e3)}"
+        mode, words = "real-time", f"each result is promised within {_time(limit_ms / 1e3)}"
     elif limit_ms is not None:
         del deciding["machines"]
-        mode, said = "hybrid", f"a part is promised within {_time(limit_ms / 1e3)}, the rest may wait"
-        said += f" {_time(fresh or 0)}"
+        mode, words = "hybrid", f"a part is promised within {_time(limit_ms / 1e3)}, the rest may wait"
+        words += f" {_time(fresh or 0)}"
     known = {name: value for name, value in deciding.items() if value is not None}
-    return ModeAdvice.model_validate({"mode": mode, "deciding": known, "reason": said})
+    return ModeAdvice.model_validate({"mode": mode, "deciding": known, "reason": words})
 
 
 def _sizes(curve: Curve, largest: int) -> list[int]:

@@ -6,8 +6,6 @@ inference uses the same modules; `storage` reads what it wrote. `known_answers` 
 file of answers that a server need not compute.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _OPTCLI = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Images in, classes or boxes out: what `data.images` and `outputs.postprocess` are told.
+"""Images in, classes or boxes out: the settings of `data.images` and `outputs.postprocess`.
 
 A recipe's preparation, postprocessing and class names become plain data, which those modules read
 without optcli. What they cannot carry is refused here, before anything is written.
@@ -91,14 +91,14 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
     follows = _follows(samples, outputs)
     count = class_count(follows["kind"], follows[follows["kind"]], outputs)
     names, notes = _names(samples, count)
-    said = samples.decoding.words if samples.decoding.known is not None else None
+    words = samples.decoding.words if samples.decoding.known is not None else None
     postprocess = {
         "schema": 1,
         **follows,
         "names": names and list(names),
         "size": _size(spec, layout),
     }
-    return ImageServing(images, postprocess, (*([said] if said else []), *notes, _UNPLANNED))
+    return ImageServing(images, postprocess, (*([words] if words else []), *notes, _UNPLANNED))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -215,9 +215,9 @@ def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
             "declare `postprocess: {yolox: ...}`, `{boxes: ...}` or `{rows: ...}`",
         )
     if after is not None and after.detector is not None:
-        kind, said = after.detector
+        kind, words = after.detector
         field = "boxes" if kind == "boxes" else "output"
-        how = {**said, field: said[field] or (outputs[0].name if outputs else None)}
+        how = {**words, field: words[field] or (outputs[0].name if outputs else None)}
         _require_outputs(how, outputs)
         return {"kind": kind, kind: how}
     scores = _tensor(outputs, samples.output)
@@ -257,9 +257,9 @@ def _tensor(outputs: Sequence[Tensor], name: str | None) -> Tensor | None:
 
 def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """The names of the classes, and why there are none."""
-    said = samples.class_names
-    if said is not None:
-        names = said if isinstance(said, tuple) else class_names_in(samples.folder, said)
+    declared = samples.class_names
+    if declared is not None:
+        names = declared if isinstance(declared, tuple) else class_names_in(samples.folder, declared)
         if count is not None and len(names) != count:
             raise InputError(
                 f"the recipe names {counted(len(names), 'class', 'classes')}, the model has {count}",
@@ -305,10 +305,10 @@ def class_scores_of(samples: Samples, outputs: Sequence[str], *, answers_classes
 def class_scores_in(path: Path, outputs: Sequence[str]) -> str | None:
     """The same by the recipe of a server that has these outputs. Raises as `recipe.load`."""
     recipe = load(path)
-    said = Samples(
+    samples = Samples(
         decoding=Decoding(recipe.postprocess, "recipe"),
         metric=recipe.accuracy.metric if recipe.accuracy else None,
         output=recipe.accuracy.output if recipe.accuracy else None,
         class_names=recipe.class_names,
     )
-    return class_scores_of(said, outputs, answers_classes=False)
+    return class_scores_of(samples, outputs, answers_classes=False)

@@ -89,7 +89,7 @@ class StoragePlace:
         if self.whole:
             listed: dict[str, dict[str, Any]] = asked(lambda: self.fs.find(self.path, detail=True))
             return listed
-        found: dict[str, dict[str, Any]] = {}
+        by_name: dict[str, dict[str, Any]] = {}
         waiting = [self.path]
         while waiting:
             folder = waiting.pop()
@@ -99,8 +99,8 @@ class StoragePlace:
                 if about["type"] == "directory" and name != folder:
                     waiting.append(name)
                 else:
-                    found[name] = about
-        return found
+                    by_name[name] = about
+        return by_name
 
     def make(self) -> None:
         """Make the folder. Raises OSError."""
@@ -203,11 +203,11 @@ def taking_stored(serving: ImageServing) -> ImageServing:
 
 def deciding(built: BuiltVariant, serving: ImageServing) -> dict[str, str]:
     """What decides an answer beside the image: digests by key of the manifest."""
-    told = taking_stored(serving)
+    stored = taking_stored(serving)
     return {
         "artifact": built.artifact.digest,
         "runner": of_value({"name": built.runner_name, **built.options}),
-        "preparation": of_value({"images": told.images, "postprocess": told.postprocess}),
+        "preparation": of_value({"images": stored.images, "postprocess": stored.postprocess}),
     }
 
 

@@ -126,7 +126,7 @@ class ServingTarget(ABC):
 
     @property
     def profile(self) -> int:
-        """Which profile of an engine the server is told to use."""
+        """Which profile of an engine the server uses."""
         return 0
 
     @classmethod

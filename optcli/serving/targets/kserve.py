@@ -118,10 +118,10 @@ def _resources(served: ServedModel) -> dict[str, Any]:
     """The cores that the instances compute on, and a GPU where they use one."""
     backend = served.backend
     cores = 1 if backend.gpu else served.instances * (backend.threads or 1)
-    asked = {"cpu": str(cores)}
+    resources = {"cpu": str(cores)}
     if backend.gpu:
-        asked["nvidia.com/gpu"] = "1"
-    return {"requests": asked, "limits": {**asked}}
+        resources["nvidia.com/gpu"] = "1"
+    return {"requests": resources, "limits": {**resources}}
 
 
 def checked_traffic(share: float | None) -> float | None:

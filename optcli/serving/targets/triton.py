@@ -233,7 +233,7 @@ def _require_flat_outputs(artifact: Artifact) -> None:
 
 
 def _rows_of_engine(artifact: Artifact, specs: Sequence[TensorSpec], number: int) -> tuple[int, ...]:
-    """The fewest and the most rows of a call in the profile of an engine that Triton is told.
+    """The fewest and the most rows of a call in the profile of an engine that Triton uses.
 
     Raises `InputError` for an engine whose weights lie beside it: Triton has no way to add them.
     """

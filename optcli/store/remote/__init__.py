@@ -18,11 +18,9 @@ from optcli.errors import OptcliError, TrustError, counted
 from optcli.files.digest import of_bytes
 from optcli.store.entry import Entry
 from optcli.store.remote import manifest
-from optcli.store.remote.connection import Connection, GoneError, Limits, RefusedError
+from optcli.store.remote.connection import GoneError, Limits, RefusedError, RemoteFileSystem
 from optcli.store.remote.uploads import Uploads
 from optcli.store.remote_place import RemotePlace, remote_place
-
-__all__ = ["KINDS", "Limits", "RefusedError", "Remote", "RemotePlace", "remote_place"]
 
 # What travels: results that hold on any machine that makes the same key. Not what was measured on one
 # machine, what can be large and is quickly made of the data (`prepared`), and what says whom to trust
@@ -52,7 +50,7 @@ class Remote:
         `tell` hears of what goes wrong there; `entry_of` gives an entry of the local store.
         """
         self.place, self._tell, self._limits = place, tell, limits
-        self.connection = Connection(place, limits, tell)
+        self.connection = RemoteFileSystem(place, limits, tell)
         self._refused: set[tuple[str, str]] = set()
         self._untrusted = False
         self._uploads = None
@@ -62,7 +60,7 @@ class Remote:
     def look(self, kind: str, key: str) -> Entry | None:
         """What the manifest of an entry says, its files not being fetched; None where there is none.
 
-        One that is damaged is told once, and replaced once the entry is made here.
+        A damaged one is reported once, and replaced when the entry is made here.
         """
         if (kind, key) in self._refused or self.connection.is_gone:
             return None

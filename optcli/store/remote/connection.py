@@ -73,7 +73,7 @@ class Listed:
     written: float
 
 
-class Connection:
+class RemoteFileSystem:
     """One remote file system. Its methods may be called from several threads."""
 
     def __init__(self, place: RemotePlace, limits: Limits, tell: Callable[[str], None]) -> None:
@@ -294,12 +294,12 @@ def _listing(folder: str, protocol: str) -> Callable[[Any, str], list[Listed]]:
         place = f"{root}/{folder}"
         if protocol in WHOLE_OBJECTS:
             return list(_listed(fs.find(place, detail=True), root))
-        return list(_listed(_found(fs, place), root))
+        return list(_listed(_details(fs, place), root))
 
     return act
 
 
-def _found(fs: Any, folder: str) -> dict[str, Mapping[str, Any]]:
+def _details(fs: Any, folder: str) -> dict[str, Mapping[str, Any]]:
     """Every file below a folder. `find` would leave out what it fails to list, and say nothing."""
     files: dict[str, Mapping[str, Any]] = {}
     waiting = [folder]

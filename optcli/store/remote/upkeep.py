@@ -96,11 +96,10 @@ def collect(
     max_bytes: float | None,
     *,
     dry_run: bool,
-    uploading_s: float = _UPLOADING_S,
 ) -> list[Removed]:
     """Remove entries uploaded longer ago than `older_than_s`, then the oldest above `max_bytes`.
 
-    Objects that no manifest names go with them. They must be older than `uploading_s`, or named by what
+    Objects that no manifest names go with them. They must be older than a day, or named by what
     is removed now: an upload writes its manifest last. Entries that are damaged go always. A remote
     store does not know when an entry was used. Raises `StoreError`.
     """
@@ -109,14 +108,14 @@ def collect(
         objects = remote.connection.listing(manifest.OBJECTS)
         now = time.time()
         removed = [Removed(each.kind, each.key, 0, "damaged") for each in damage]
-        remaining = dict(_kept(listed, objects, older_than_s, max_bytes, now, removed))
+        remaining = dict(_recorded(listed, objects, older_than_s, max_bytes, now, removed))
         names = _contents(remaining.values())
         of_removed = _contents(entry for _, entry in listed) - names
         stale = [
             file
             for file in [*objects, *remote.connection.listing(manifest.ENTRIES)]
             if _is_stale(file, names)
-            and (_name(file) in of_removed or now - file.written > uploading_s)
+            and (_name(file) in of_removed or now - file.written > _UPLOADING_S)
         ]
         # The bytes of a removed entry's objects are counted with it.
         left = (file for file in stale if _name(file) not in of_removed)
@@ -128,7 +127,7 @@ def collect(
     return removed
 
 
-def _kept(
+def _recorded(
     listed: Iterable[tuple[Listed, Entry]],
     objects: Iterable[Listed],
     older_than_s: float | None,

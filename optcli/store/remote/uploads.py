@@ -20,7 +20,7 @@ from optcli.files import digest
 from optcli.store import locks
 from optcli.store.entry import Entry
 from optcli.store.remote import manifest
-from optcli.store.remote.connection import Connection, DeniedError, GoneError, RefusedError
+from optcli.store.remote.connection import DeniedError, GoneError, RefusedError, RemoteFileSystem
 
 Mark = Literal["pending", "replace", "done"]
 # Afterwards it is asked for again: somebody may have removed it there.
@@ -35,7 +35,7 @@ class Uploads:
     def __init__(
         self,
         root: Path,
-        connection: Connection,
+        connection: RemoteFileSystem,
         tell: Callable[[str], None],
         entry_of: Callable[[str, str], Entry | None],
     ) -> None:

@@ -66,7 +66,7 @@ class EngineExecution:
     `EngineError` with TensorRT's own words where it refuses the plan. `profile` fixes the optimization
     profile; `host_code` lets a version-compatible plan run the code that it carries; `weights` is the
     ONNX model whose weights a stripped plan needs; `kernel_cache` a file in which TensorRT-RTX keeps
-    the kernels that it compiles when it opens an engine. `heard` is told every line of its log. `notes`
+    the kernels that it compiles when it opens an engine. `heard` gets every line of its log. `notes`
     is for whoever opened it: plain data beside the engine.
     """
 
@@ -103,7 +103,7 @@ class EngineExecution:
         self._outputs = [slot for slot in self._slots if not slot.is_input]
         self._profiles = profiles_of(self._engine, [slot.name for slot in self._inputs])
         self._profile = 0
-        # A context has the only profile there is; of several it is told which, from the first call on.
+        # With one profile, a context has it from the start; of several, the first call chooses.
         self._profile_set = len(self._profiles) == 1
         self._shapes: dict[str, tuple[int, ...]] | None = None
 
@@ -377,7 +377,7 @@ def open_here(
     about = sidecar.check_plan(folder)
     bindings = load(job["product"])
     place = os.fspath(folder / sidecar.PLAN)
-    # What can be told without a GPU is told first.
+    # Errors that need no GPU to be seen come first.
     sidecar.check_here(about, sidecar.LoadingEnvironment(bindings.product, bindings.version), place)
     device = driver.require(int(job.get("device") or 0))
     here = sidecar.LoadingEnvironment(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from batches import Batches, Item
 from metrics import CONTENT_TYPE, Metrics
-from oip import HEADER, Arrays, Asked, Protocol, Refused, body_of, encoded, seconds_of
+from oip import HEADER, Arrays, InferRequest, Protocol, Refused, body_of, encoded, seconds_of
 from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -33,8 +33,8 @@ STOPPING = Path(os.environ.get("STOPPING_FILE", HERE / "stopping"))
 Base: Any = importlib.import_module("oip_grpc").Calls if BUNDLE["grpc"] else object
 
 
-@serve.deployment
-class Model(Base):  # type: ignore[misc]
+@serve.deployment(name="Model")
+class Replica(Base):  # type: ignore[misc]
     """One replica: it reads requests, gathers single rows into batches, and computes in threads."""
 
     def __init__(self) -> None:
@@ -127,19 +127,19 @@ class Model(Base):  # type: ignore[misc]
         """When a request that came now is late, in seconds since the epoch."""
         return time.time() + seconds_of(shorter_ms, self._config["deadline_ms"] / 1000)
 
-    async def outputs(self, asked: Asked, deadline: float) -> Arrays:
+    async def outputs(self, request: InferRequest, deadline: float) -> Arrays:
         """The outputs of a request: kept ones, or computed ones. Raises `Refused`."""
         if self.cache is None:
-            return await self.computed(asked, deadline)
-        key = self.cache.key(*(part for pair in sorted(asked.feed.items()) for part in pair))
-        return await self.cache.get(key, lambda: self.computed(asked, deadline))
+            return await self.computed(request, deadline)
+        key = self.cache.key(*(part for pair in sorted(request.feed.items()) for part in pair))
+        return await self.cache.get(key, lambda: self.computed(request, deadline))
 
-    async def computed(self, asked: Asked, deadline: float) -> Arrays:
+    async def computed(self, request: InferRequest, deadline: float) -> Arrays:
         """What the model gives for a request, in parts of the largest batch. Raises `Refused`."""
         with self.admitted():
             if self._sample:
-                self._sample.offer(asked.feed)
-            parts = asked.parts(self._config["max_batch_size"])
+                self._sample.offer(request.feed)
+            parts = request.parts(self._config["max_batch_size"])
             items = [Item(feed, rows, deadline, time.time()) for feed, rows in parts]
             try:
                 async with asyncio.timeout(deadline - time.time()):
@@ -172,10 +172,10 @@ class Model(Base):  # type: ignore[misc]
     async def _answer(self, request: Request) -> Response:
         body, deadline = await self.body(request)
         with self.metrics.staged("parse"):
-            asked = self.protocol.read(body, request.headers.get(HEADER))
-        outputs = await self.outputs(asked, deadline)
+            infer_request = self.protocol.read(body, request.headers.get(HEADER))
+        outputs = await self.outputs(infer_request, deadline)
         with self.metrics.staged("post"):
-            content, headers = self.protocol.write(asked, outputs)
+            content, headers = self.protocol.write(infer_request, outputs)
             content = encoded(content, request.headers.get("accept-encoding", ""), headers)
         return Response(content, headers=headers)
 
@@ -187,4 +187,4 @@ class Model(Base):  # type: ignore[misc]
         return body, self.deadline(request.headers.get("x-deadline-ms"))
 
 
-app = Model.bind()
+app = Replica.bind()

@@ -45,10 +45,10 @@ class Cache:
 
     async def get(self, key: str, compute: Callable[[], Awaitable[Arrays]]) -> Arrays:
         """The answer under a key, computed where there is none; failures are not kept."""
-        kept: Arrays | None = await self._store.read(key)
-        self.counted(kept is not None)
-        if kept is not None:
-            return kept
+        stored: Arrays | None = await self._store.read(key)
+        self.counted(stored is not None)
+        if stored is not None:
+            return stored
         value = {name: np.array(array) for name, array in (await compute()).items()}
         for array in value.values():
             array.flags.writeable = False  # several requests share it

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import images
 import numpy as np
 import postprocess
-from oip import Arrays, Asked, Refused
+from oip import Arrays, InferRequest, Refused
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -83,8 +83,8 @@ class ImageEndpoint:
             raise Refused(415, str(error)) from error
         except ValueError as error:
             raise Refused(422, str(error)) from error
-        asked = Asked(self._images.feed([array], [placement]), 1, {})
-        outputs = await self._server.computed(asked, deadline)
+        request = InferRequest(self._images.feed([array], [placement]), 1, {})
+        outputs = await self._server.computed(request, deadline)
         answer, size = self._postprocess.answer, self._images.size_of(array)
         try:
             result = await self._in_thread("post", deadline, answer, outputs, placement, size)

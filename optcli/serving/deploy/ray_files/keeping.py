@@ -106,11 +106,11 @@ class Kept:
     def content(self) -> bytes:
         """The file: the reference, and what is kept."""
         periods = self._periods
-        said = [{"begun": each.begun, "seen": each.seen} for each in periods]
-        about = {**self._reference.about, "periods": said, "written": time.time()}
+        periods_written = [{"begun": each.begun, "seen": each.seen} for each in periods]
+        about = {**self._reference.about, "periods": periods_written, "written": time.time()}
         about["unwritten"] = self._unwritten
-        kept = [each.matrices(self._columns) for each in periods]
-        return input_statistics.Statistics(about, self._reference.reference, kept).packed()
+        matrices = [each.matrices(self._columns) for each in periods]
+        return input_statistics.Statistics(about, self._reference.reference, matrices).packed()
 
     def write(self) -> None:
         """Put the file in its place where something is new; try again later where it cannot be."""
@@ -156,11 +156,11 @@ class Kept:
                 return []
             return [
                 Period(
-                    said["begun"],
-                    said["seen"],
+                    period["begun"],
+                    period["seen"],
                     dict(enumerate(zip(*matrices, strict=True))),
                 )
-                for said, matrices in zip(stored.about["periods"], stored.periods, strict=True)
+                for period, matrices in zip(stored.about["periods"], stored.periods, strict=True)
             ]
         except (OSError, ValueError, KeyError, TypeError):
             return []

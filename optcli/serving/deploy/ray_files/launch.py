@@ -113,14 +113,14 @@ class Server:
 
     def state(self) -> str:
         """What Ray says of the application, which may take a while."""
-        asked = self._run(sys.executable, "-c", STATE, stdout=subprocess.PIPE)
+        process = self._run(sys.executable, "-c", STATE, stdout=subprocess.PIPE)
         try:
-            return asked.communicate(timeout=15)[0].decode(errors="replace").strip()
+            return process.communicate(timeout=15)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired:
-            asked.kill()
+            process.kill()
             return "Ray's controller does not answer"
 
-    def said(self) -> str:
+    def last_lines(self) -> str:
         """What Ray's commands said: which process is gone, or the last lines."""
         self._log.seek(0)
         lines = re.sub(r"\x1b\[\d+m", "", self._log.read()).splitlines()
@@ -188,8 +188,8 @@ def main() -> int:
 
 def watched(server: Server, ready_s: float, came: list[int]) -> str:
     """Look after the server until a signal comes, or why it cannot go on is known: gives that."""
-    ready, asked = False, time.monotonic()
-    until = asked + ready_s
+    ready, asked_at = False, time.monotonic()
+    until = asked_at + ready_s
     while True:
         time.sleep(LOOK_S)
         if signal.SIGINT in came or signal.SIGTERM in came:
@@ -201,17 +201,17 @@ def watched(server: Server, ready_s: float, came: list[int]) -> str:
             except (yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
                 print(f"serve_config.yaml cannot be read, all stays as it was: {error}", flush=True)
         if server.ray.poll() is not None:  # one of its processes is gone, which ends them all
-            return f"Ray has ended: {server.said()}"
+            return f"Ray has ended: {server.last_lines()}"
         now = time.monotonic()
         if server.answers():
             until = now + AWAY_S
             if not ready:
                 print(f"ready: http://{server.address}", flush=True)
             ready = True
-        elif now > until or (not ready and now > asked + ASK_S):
-            asked, said = now, server.state()
-            if now > until or "DEPLOY_FAILED" in said:
-                return f"the server does not answer: {said}\n{server.said()}"
+        elif now > until or (not ready and now > asked_at + ASK_S):
+            asked_at, state = now, server.state()
+            if now > until or "DEPLOY_FAILED" in state:
+                return f"the server does not answer: {state}\n{server.last_lines()}"
 
 
 if __name__ == "__main__":

@@ -54,11 +54,11 @@ class Model:
             request = compiled.create_infer_request()
             # It reads each array where it lies, which must be writable, though nobody writes there. All
             # of them must live until it has: the tensor does not keep its array.
-            kept = {
+            copied = {
                 name: np.require(array, np.float16 if name in halves else array.dtype, ["C", "W"])
                 for name, array in feed.items()
             }
-            for name, array in kept.items():
+            for name, array in copied.items():
                 request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
             request.infer()
             results = (request.get_output_tensor(index).data for index in range(len(self._names)))

@@ -50,7 +50,7 @@ class Refused(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Asked:
+class InferRequest:
     """A request: arrays by input name, how many rows they have, and which outputs it wants.
 
     `binary` has the names of the outputs, in the order asked for; True: as binary tensor.
@@ -80,7 +80,7 @@ class Protocol:
         self._outputs = [each["name"] for each in bundle["outputs"]]
         self._batched = bundle["batched"]
 
-    def read(self, body: bytes, header_length: str | None) -> Asked:
+    def read(self, body: bytes, header_length: str | None) -> InferRequest:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model."""
         length = len(body) if header_length is None else _size(header_length)
         if length > len(body):
@@ -112,7 +112,7 @@ class Protocol:
             parameters = _mapping(about.get("parameters"))
             name = self.output(about.get("name"), parameters)
             binary[name] = parameters.get("binary_data", every) is True
-        return self.asked(feed, binary, str(message.get("id") or ""))
+        return self.checked(feed, binary, str(message.get("id") or ""))
 
     def take(
         self, feed: dict[str, np.ndarray], name: object, datatype: object, shape: object, data: Any
@@ -125,8 +125,8 @@ class Protocol:
         if name in feed:
             raise Refused(400, f"the input {name!r} is there twice")
         if datatype != wanted["datatype"]:
-            found = str(datatype)[:20]
-            raise Refused(400, f"the input {name!r} is {wanted['datatype']}, found {found!r}")
+            given = str(datatype)[:20]
+            raise Refused(400, f"the input {name!r} is {wanted['datatype']}, found {given!r}")
         sizes = shape if isinstance(shape, list) else []
         if len(sizes) != len(wanted["shape"]) or not all(
             type(size) is int and least <= size <= most
@@ -160,7 +160,7 @@ class Protocol:
             raise Refused(400, "this server has no extension for classification or shared memory")
         return name
 
-    def asked(self, feed: Arrays, binary: Mapping[str, bool], identity: str) -> Asked:
+    def checked(self, feed: Arrays, binary: Mapping[str, bool], identity: str) -> InferRequest:
         """A request; without `binary` it wants all outputs. Raises `Refused` for inputs that differ."""
         if missing := self._inputs.keys() - feed.keys():
             raise Refused(400, f"the input {min(missing)!r} is missing")
@@ -168,12 +168,12 @@ class Protocol:
         if len(set(sizes.values())) > 1:
             raise Refused(400, f"the inputs have different numbers of rows: {sizes}")
         wanted = binary or dict.fromkeys(self._outputs, True)
-        return Asked(feed, next(iter(sizes.values())), wanted, identity)
+        return InferRequest(feed, next(iter(sizes.values())), wanted, identity)
 
-    def write(self, asked: Asked, outputs: Arrays) -> tuple[bytes, dict[str, str]]:
+    def write(self, request: InferRequest, outputs: Arrays) -> tuple[bytes, dict[str, str]]:
         """Body and headers of the answer, with the outputs in the encodings that were asked for."""
         described, binaries = [], []
-        for name, binary in asked.binary.items():
+        for name, binary in request.binary.items():
             array = np.ascontiguousarray(outputs[name])
             about: dict[str, Any] = {"name": name, "datatype": NAMES[array.dtype]}
             about["shape"] = list(array.shape)
@@ -186,7 +186,7 @@ class Protocol:
                 about["data"] = array.ravel().tolist()
             described.append(about)
         message = {"model_name": self.name, "model_version": "1", "outputs": described}
-        message |= {"id": asked.id} if asked.id else {}
+        message |= {"id": request.id} if request.id else {}
         try:
             header = json.dumps(message, allow_nan=False).encode()
         except ValueError as error:

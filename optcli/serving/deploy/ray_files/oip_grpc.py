@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 from google.protobuf import json_format
-from oip import NAMES, Asked, Refused
+from oip import NAMES, InferRequest, Refused
 from ray.serve.grpc_util import RayServegRPCContext
 from tritonclient.grpc import service_pb2 as messages
 
@@ -47,7 +47,7 @@ class Calls:
         return messages.ServerReadyResponse(ready=self.is_ready())
 
     async def ModelReady(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
-        return self._said(
+        return self._description(
             grpc_context, request, {"ready": self.is_ready()}, messages.ModelReadyResponse
         )
 
@@ -56,11 +56,11 @@ class Calls:
 
     async def ModelMetadata(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
         about = self.pages[f"/v2/models/{self.protocol.name}"]
-        return self._said(grpc_context, request, about, messages.ModelMetadataResponse)
+        return self._description(grpc_context, request, about, messages.ModelMetadataResponse)
 
     async def ModelConfig(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
         about = {"config": self.pages[f"/v2/models/{self.protocol.name}/config"]}
-        return self._said(grpc_context, request, about, messages.ModelConfigResponse)
+        return self._description(grpc_context, request, about, messages.ModelConfigResponse)
 
     async def ModelStatistics(self, request: Any) -> Any:
         return _message(self.metrics.statistics(), messages.ModelStatisticsResponse())
@@ -77,7 +77,7 @@ class Calls:
         except Refused as refused:
             return _refused(grpc_context, refused, messages.ModelInferResponse())
 
-    def _said(self, context: RayServegRPCContext, request: Any, about: Any, kind: Any) -> Any:
+    def _description(self, context: RayServegRPCContext, request: Any, about: Any, kind: Any) -> Any:
         try:
             self._require(request.name, request.version)
             return _message(about, kind())
@@ -90,18 +90,18 @@ class Calls:
 
     async def _answered(self, request: Any) -> Any:
         self._require(request.model_name, request.model_version)
-        deadline, asked = self.deadline(), self._read(request)
-        outputs = await self.outputs(asked, deadline)
+        deadline, call = self.deadline(), self._read(request)
+        outputs = await self.outputs(call, deadline)
         answer = messages.ModelInferResponse(
-            model_name=self.protocol.name, model_version="1", id=asked.id
+            model_name=self.protocol.name, model_version="1", id=call.id
         )
-        for name in asked.binary:
+        for name in call.binary:
             array = np.ascontiguousarray(outputs[name])
             answer.outputs.add(name=name, datatype=NAMES[array.dtype], shape=array.shape)
             answer.raw_output_contents.append(array.tobytes())
         return answer
 
-    def _read(self, request: Any) -> Asked:
+    def _read(self, request: Any) -> InferRequest:
         """The request in a message. Raises `Refused` for what does not fit the model."""
         feed: dict[str, np.ndarray] = {}
         raw = list(request.raw_input_contents)
@@ -112,7 +112,7 @@ class Calls:
             data = raw[number] if raw else list(getattr(tensor.contents, field))
             self.protocol.take(feed, tensor.name, tensor.datatype, list(tensor.shape), data)
         wanted = [self.protocol.output(each.name, each.parameters) for each in request.outputs]
-        return self.protocol.asked(feed, dict.fromkeys(wanted, True), request.id)
+        return self.protocol.checked(feed, dict.fromkeys(wanted, True), request.id)
 
 
 def _refused(context: RayServegRPCContext, refused: Refused, answer: Any) -> Any:
