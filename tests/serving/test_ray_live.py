@@ -29,6 +29,7 @@ import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
+import yaml
 from foreign_modules import imported, write_foreign_modules
 from ray_cluster import command_line
 from small_bundles import already_started, bundled, changed, gate, sealed_plan
@@ -482,6 +483,10 @@ def test_ctrl_c_answers_what_is_inside_and_a_lost_ray_ends_it_with_a_reason(serv
     assert asyncio.run(stop()) == {200}
     assert verb.wait(PATIENCE_S) == 0
     until(lambda: not any(map(psutil.pid_exists, server.pids)))
+    config = yaml.safe_load((folder / CONFIG).read_text())
+    del config["applications"][1:]  # one replica is enough to lose
+    config["applications"][0]["route_prefix"] = "/"
+    (folder / CONFIG).write_text(yaml.safe_dump(config))
     verb, server = started()
     for pid in Served(folder, server).processes("gcs_server"):
         os.kill(pid, signal.SIGKILL)
