@@ -272,8 +272,8 @@ def _is_marked(path: Path) -> bool:
 def _long_first(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     """The tests, such that each process begins with files that have long ones, wholly long ones first.
 
-    A test of minutes that comes last keeps one process busy when the others have nothing left. pytest-xdist
-    hands out one part after the other, of the same number of tests (`--dist worksteal`).
+    A test of minutes that comes last keeps one process busy when the others have nothing left.
+    pytest-xdist hands out the list in parts of as many tests (`--dist worksteal`).
     """
     parts: list[list[tuple[bool, list[pytest.Item]]]] = [[] for _ in range(processes)]
     others: list[pytest.Item] = []

@@ -64,9 +64,8 @@ def test_known_answers_equal_requests_and_inputs_that_are_drawn(
     build(recipe, store=tmp_path / "store", artifacts=tmp_path / "artifacts")
     named = ["plain", str(recipe), "--artifacts", str(tmp_path / "artifacts")]
     named += ["--store", str(tmp_path / "store")]
-    with ray_session.started(
-        ray_session.LOCAL, max(usable_cores(), 2)
-    ):  # for both, as it takes seconds
+    # One Ray for both: it takes seconds of a processor.
+    with ray_session.started(ray_session.LOCAL, max(usable_cores(), 2)):
         for form, out in outs.items():
             inferring = ["infer", *named, "--input", str(stored), "--output", str(out)]
             say(*inferring, "--format", form, "--batch-size", "4")

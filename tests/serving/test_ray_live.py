@@ -484,9 +484,10 @@ def test_ctrl_c_answers_what_is_inside_and_a_lost_ray_ends_it_with_a_reason(serv
     assert verb.wait(PATIENCE_S) == 0
     until(lambda: not any(map(psutil.pid_exists, server.pids)))
     config = yaml.safe_load((folder / CONFIG).read_text())
-    del config["applications"][1:]  # one replica is enough to lose
-    config["applications"][0]["route_prefix"] = "/"
-    (folder / CONFIG).write_text(yaml.safe_dump(config))
+    (_, low) = config["applications"]
+    low["deployments"][0]["num_replicas"] = 1  # the second has what it needs to be lost
+    (folder / CONFIG).write_text(yaml.safe_dump({**config, "applications": [low]}))
+    changed(folder, priorities=[])
     verb, server = started()
     for pid in Served(folder, server).processes("gcs_server"):
         os.kill(pid, signal.SIGKILL)
