@@ -176,14 +176,18 @@ def hurried_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def hurried_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load tests predict by a tenth of the requests, and calibrations send few."""
+    """Load tests predict by a tenth of the requests, calibrations send few, and limits are coarse."""
     from functools import partial
 
     from optcli.measure.queueing.demand import Demand
-    from optcli.serving.loadtest import calibrating, predicting
+    from optcli.serving.loadtest import calibrating, predicting, workflow
 
     monkeypatch.setattr(predicting, "Demand", partial(Demand, requests=1500))
     for module, name, few in (
+        (workflow, "STEP", 2.0),
+        (workflow, "PRECISION", 0.5),
+        (workflow, "_ATTEMPTS", 1),
+        (workflow, "_CONFIRMATIONS", 1),
         (calibrating, "_LONE", 6),
         (calibrating, "_OF_SIZE", 5),
         (calibrating, "_LOAD_S", 1.0),

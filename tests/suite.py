@@ -27,10 +27,11 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,14 +120,14 @@ class Suite:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        # A test of minutes that comes last keeps one process busy when the others have nothing left.
-        items.sort(key=lambda item: not _is_of_a_long_file(item))
         if marks := MARKS if self._fast else ("long",) if self._whole == USUAL else ():
             left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
             if left_out:
                 items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]
                 self._config.hook.pytest_deselected(items=left_out)
                 self._collected.meant.update(item.nodeid for item in left_out)
+        processes = getattr(self._config, "workerinput", {}).get("workercount", 1)
+        items[:] = _long_first(items, processes)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._collected.selected.update(item.nodeid for item in session.items)
@@ -268,9 +269,35 @@ def _is_marked(path: Path) -> bool:
     return marks is not None and any(f"mark.{mark}" in marks[1] for mark in MARKS)
 
 
-def _is_of_a_long_file(item: pytest.Item) -> bool:
-    module = item.getparent(pytest.Module)
-    return module is not None and any(mark.name == "long" for mark in module.own_markers)
+def _long_first(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
+    """The tests, such that each process begins with files that have long ones, wholly long ones first.
+
+    A test of minutes that comes last keeps one process busy when the others have nothing left.
+    pytest-xdist hands out the list in parts of as many tests (`--dist worksteal`).
+    """
+    parts: list[list[tuple[bool, list[pytest.Item]]]] = [[] for _ in range(processes)]
+    others: list[pytest.Item] = []
+    total, before = sum(map(_is_long, items)), 0
+    for _, group in groupby(items, key=lambda item: item.path):
+        file = list(group)
+        if number := sum(map(_is_long, file)):
+            parts[before * processes // total].append((number < len(file), file))
+            before += number
+        else:
+            others += file
+    found: list[pytest.Item] = []
+    for index, part in enumerate(parts):
+        end = len(found) + (len(items) - len(found)) // (processes - index)
+        for _, file in sorted(part, key=lambda each: each[0]):
+            found += file
+        here = max(0, end - len(found))
+        found += others[:here]
+        del others[:here]
+    return found + others
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None
 
 
 def _function(item: pytest.Item) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import needs
 import pytest
@@ -111,8 +112,32 @@ def test_a_whole_suite_passes_and_lists_what_the_machine_lacks(tree, name, left_
         ]
     )
     run = [line.split()[0].removeprefix("tests/") for line in result.outlines if "PASSED" in line]
-    first = ["test_z.py::test_two", "test_z.py::test_one"] if passed == 14 else []
+    first = [
+        f"test_{each}"
+        for each in ("z.py::test_two", "z.py::test_one", "a.py::test_one", "a.py::test_two")
+    ]
+    first = first if passed == 14 else []
     assert run[: len(first) + 1] == [*first, "room/test_class.py::TestRoom::test_two"]
+
+
+@pytest.mark.parametrize(
+    ("tests", "processes", "order"),
+    [
+        ("aaBbccDDeeF", 1, "DDFBbaaccee"),
+        ("aaBbccDDeeF", 2, "DDBbaFaccee"),
+        ("aaBbccDDeeF", 3, "DDBbaacFcee"),
+        ("aabcc", 2, "aabcc"),
+    ],
+)
+def test_each_process_begins_with_files_that_have_long_tests(tests, processes, order):
+    """A letter is a test of the file of that name, a capital one is long."""
+    items = [
+        SimpleNamespace(
+            name=each, path=each.lower(), get_closest_marker=lambda _, each=each: each.isupper() or None
+        )
+        for each in tests
+    ]
+    assert "".join(item.name for item in suite._long_first(items, processes)) == order
 
 
 LEFT_OUT = {

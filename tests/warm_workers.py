@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -49,10 +49,16 @@ _OF_RUNNERS = {
 # What takes long of what steps import. A server of steps imports the rest itself.
 _OF_STEPS = ("numpy", "torch", *onnx_exporting.IMPORTS_AHEAD)
 # Variables that no library reads while it is imported; most differ from test to test.
-_READ_LATER = re.compile("(OPTCLI|PYTEST|GIT|XDG)_.*|TMPDIR|COLUMNS|PWD|OLDPWD|HOME|NO_COLOR|TERM")
-_MOST = 8
+_READ_LATER = re.compile(
+    "(OPTCLI|PYTEST|GIT|GITHUB|XDG|AWS|FAKE_CUDA)(_.*)?|TMPDIR|COLUMNS|PWD|OLDPWD|HOME|NO_COLOR|TERM"
+    "|SHARED|IMAGES|COCO|DETECTOR|FASHION"
+)
+_MOST = 10
 _FORKER = "warm_workers"  # in place of a worker's module: another process that forks
 _REQUEST_BYTES = 1 << 20
+
+# Modules, the path for imports and other variables.
+Kind = tuple[frozenset[str], tuple[str, ...], frozenset[tuple[str, str]]]
 
 COLD = parent._started
 _forkers: Forkers | None = None  # of this process
@@ -85,7 +91,7 @@ def instead_of_cold() -> Iterator[None]:
         else:  # nothing else says what the worker is for
             message = sys._getframe(1).f_locals.get("message")
             modules = ("numpy", *_OF_RUNNERS.get(getattr(message, "runner", ""), ()))
-        return warm.of(modules, given).started(command, connection, arguments, stream, given)
+        return warm.started(modules, command, connection, arguments, stream, given)
 
     parent._started = started  # type: ignore[assignment]
     try:
@@ -96,22 +102,54 @@ def instead_of_cold() -> Iterator[None]:
 
 
 class Forkers:
-    """What forks workers: a process that imported optcli alone, and one for each kind of worker."""
+    """What forks workers: a process that imported optcli alone, and one for each kind of worker.
+
+    Tests have more kinds than there are to be processes: what was used last stays.
+    """
 
     def __init__(self) -> None:
         self._plain: Warm | None = None
-        self._of_a_kind: dict[Hashable, Warm] = {}
+        self._of_a_kind: dict[Kind, Warm] = {}
         self._lock = threading.Lock()
 
-    def of(self, modules: Sequence[str], environment: Mapping[str, str]) -> Warm:
-        """The one for workers that import these modules in this environment."""
-        read = {name: each for name, each in environment.items() if not _READ_LATER.fullmatch(name)}
-        kind = (tuple(modules), frozenset(read.items()))
+    def started(
+        self,
+        modules: Sequence[str],
+        command: Sequence[str],
+        connection: int,
+        arguments: Sequence[str],
+        stream: int,
+        environment: Mapping[str, str],
+    ) -> Forked:
+        """A worker that imports these modules in this environment."""
         with self._lock:
-            self._plain = self._plain or Warm()
-            if kind not in self._of_a_kind and len(modules) > 1 and len(self._of_a_kind) < _MOST:
-                self._of_a_kind[kind] = Warm(self._plain, modules, environment)
-            return self._of_a_kind.get(kind, self._plain)
+            warm = self._of(modules, environment)
+            warm.starting += 1
+        try:
+            return warm.started(command, connection, arguments, stream, environment)
+        finally:
+            with self._lock:
+                warm.starting -= 1
+
+    def _of(self, modules: Sequence[str], environment: Mapping[str, str]) -> Warm:
+        read = {name: each for name, each in environment.items() if not _READ_LATER.fullmatch(name)}
+        path = dict.fromkeys(read.pop("PYTHONPATH", "").split(os.pathsep))
+        kind = (frozenset(modules), (*path,), frozenset(read.items()))
+        self._plain = self._plain or Warm()
+        if kind not in self._of_a_kind and len(modules) > 1:
+            idle = (old for old, each in self._of_a_kind.items() if each.is_idle())
+            if len(self._of_a_kind) >= _MOST and (least := next(idle, None)):
+                self._of_a_kind.pop(least).close()
+            if len(self._of_a_kind) < _MOST:
+                self._of_a_kind[kind] = Warm(self._nearest(kind), modules, environment)
+        if kind in self._of_a_kind:  # the one that was used longest ago comes first
+            self._of_a_kind[kind] = self._of_a_kind.pop(kind)
+        return self._of_a_kind.get(kind, self._plain)
+
+    def _nearest(self, kind: Kind) -> Warm:
+        """That which has imported the most of what the kind needs, in the same environment."""
+        known = [other for other in self._of_a_kind if other[1:] == kind[1:] and other[0] < kind[0]]
+        return self._of_a_kind[max(known, key=lambda other: len(other[0]))] if known else self._plain
 
     def pids(self) -> set[int]:
         """Their process numbers."""
@@ -149,7 +187,16 @@ class Warm(parent.ForkServer):
             )
         theirs.close()
         self.pid = self._process.pid
+        self.starting = 0  # workers that are about to be forked
+        self._workers: list[Forked] = []
         self._follow()
+
+    def is_idle(self) -> bool:
+        """Whether nothing lives that it forked, other such processes among them."""
+        for each in tuple(self._workers):
+            if each.poll() is not None:
+                self._workers.remove(each)
+        return not (self.starting or self._workers)
 
     def started(
         self,
@@ -164,7 +211,9 @@ class Warm(parent.ForkServer):
         data = json.dumps({**request, "environment": dict(environment)}).encode()
         with open(os.devnull, "r+b", buffering=0) as nothing:
             stream = nothing.fileno() if stream == subprocess.DEVNULL else stream
-            return Forked(self._fork(data, [connection, stream]))
+            forked = Forked(self._fork(data, [connection, stream]))
+        self._workers.append(forked)
+        return forked
 
 
 class Forked:

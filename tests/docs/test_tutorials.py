@@ -25,6 +25,7 @@ TUTORIALS = REPOSITORY / "docs" / "tutorials"
 NAMES = sorted(path.name for path in TUTORIALS.glob("*.md"))
 # Followed as a reader does, in processes of its own and without what another tutorial has built.
 ALONE = "first-model.md"
+MEASURING = tuple(f"optcli {verb}" for verb in ("bench", "build", "gate", "loadtest", "tune"))
 IDENTITY = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -84,9 +85,8 @@ def one_server_a_bundle() -> Iterator[None]:
 def follow(page: Path, folder: Path, store: str = "") -> None:
     """Do what a tutorial says in a folder of its own; fails over the first step that differs.
 
-    The last command has a process of its own, but for `bench` and `tune`, which would measure again
-    where the machine is busy, and `loadtest`, which would start the server again; of one page all
-    commands have.
+    The last command has a process of its own, but for those that would measure again where the machine
+    is busy, and `loadtest`, which would start the server again; of one page all commands have.
     """
     tutorial = Tutorial.read(page)
     assert tutorial.commands
@@ -100,7 +100,7 @@ def follow(page: Path, folder: Path, store: str = "") -> None:
             # A gate on the page measures for as long as its reader waits.
             path.write_text(step[1].replace("max_seconds: 20", "max_seconds: 0.5"), encoding="utf-8")
             continue
-        measuring = step.line.startswith(("optcli bench", "optcli tune", "optcli loadtest"))
+        measuring = step.line.startswith(MEASURING)
         last = step is tutorial.commands[-1] and not measuring
         here = page.name != ALONE and not last
         code, text = run(step, folder, store, here=here)

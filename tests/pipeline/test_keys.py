@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ STARTS = [
 ]
 
 
+@cache
 def imported(file: str) -> set[str]:
     """Files of optcli that a file imports where it runs, read with `ast`."""
     found = set()

@@ -29,6 +29,7 @@ import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
+import yaml
 from foreign_modules import imported, write_foreign_modules
 from ray_cluster import command_line
 from small_bundles import already_started, bundled, changed, gate, sealed_plan
@@ -482,6 +483,11 @@ def test_ctrl_c_answers_what_is_inside_and_a_lost_ray_ends_it_with_a_reason(serv
     assert asyncio.run(stop()) == {200}
     assert verb.wait(PATIENCE_S) == 0
     until(lambda: not any(map(psutil.pid_exists, server.pids)))
+    config = yaml.safe_load((folder / CONFIG).read_text())
+    (_, low) = config["applications"]
+    low["deployments"][0]["num_replicas"] = 1  # the second has what it needs to be lost
+    (folder / CONFIG).write_text(yaml.safe_dump({**config, "applications": [low]}))
+    changed(folder, priorities=[])
     verb, server = started()
     for pid in Served(folder, server).processes("gcs_server"):
         os.kill(pid, signal.SIGKILL)

@@ -43,7 +43,7 @@ ENVIRONMENT = {
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])),
 }
-# How often to look, how long the server may be away, and how often Ray is asked while it starts.
+# How often to look, how long the server may be away, when Ray is first asked, which slows the start.
 LOOK_S, AWAY_S, ASK_S = 1.0, 45.0, 15.0
 RAY = (
     "ray start --head --block --disable-usage-stats --include-dashboard=false --num-gpus=0"
@@ -128,13 +128,13 @@ class Server:
         return "\n".join(lines[gone[0] : gone[0] + 2] if gone else lines[-15:])
 
     def stop(self, grace_s: float) -> None:
-        """Say that the server is not ready, answer requests for a while, and stop everything."""
+        """Say that it is not ready, answer requests for a while, and stop all; at once without Ray."""
         (self._scratch / "stopping").touch()
         time.sleep(grace_s)
         for process, sent in ((self._serve, signal.SIGINT), (self.ray, signal.SIGTERM)):
             if process is None:
                 continue
-            process.send_signal(sent)
+            process.send_signal(sent if self.ray.poll() is None else signal.SIGKILL)
             try:
                 process.wait(BUNDLE["deadline_ms"] / 1000 + 10)
             except subprocess.TimeoutExpired:
@@ -188,7 +188,7 @@ def main() -> int:
 
 def watched(server: Server, ready_s: float, came: list[int]) -> str:
     """Look after the server until a signal comes, or why it cannot go on is known: gives that."""
-    ready, asked_at = False, time.monotonic()
+    ready, apart_s, asked_at = False, ASK_S, time.monotonic()
     until = asked_at + ready_s
     while True:
         time.sleep(LOOK_S)
@@ -208,8 +208,8 @@ def watched(server: Server, ready_s: float, came: list[int]) -> str:
             if not ready:
                 print(f"ready: http://{server.address}", flush=True)
             ready = True
-        elif now > until or (not ready and now > asked_at + ASK_S):
-            asked_at, state = now, server.state()
+        elif now > until or (not ready and now > asked_at + apart_s):
+            asked_at, apart_s, state = now, 2 * apart_s, server.state()
             if now > until or "DEPLOY_FAILED" in state:
                 return f"the server does not answer: {state}\n{server.last_lines()}"
 
