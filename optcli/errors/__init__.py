@@ -141,6 +141,16 @@ class StepError(OptcliError):
     """A pass failed: it raised, crashed, ran out of memory or time, or wrote something wrong."""
 
 
+class WorkerEndError(StepError):
+    """A worker process crashed, was killed, or ran out of time; `hint` says where it was."""
+
+    def said_of(self, what: str | Path) -> StepError:
+        """The error as one of what the process read: a file, or the name of a model or of data."""
+        message = f"the process that read it stopped: {self.message}"
+        hint = "copy the file or export it again" if isinstance(what, Path) else self.hint
+        return StepError(message, place=str(what), hint=hint)
+
+
 class NoModuleError(StepError):
     """A worker's interpreter has not what the code imports."""
 

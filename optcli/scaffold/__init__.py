@@ -143,7 +143,7 @@ def _looked(
             Looked,
             timeout_s=_TIMEOUT_S,
             confined=confined,
-            reads=Path(source.target) if kind in _FILES else None,
+            reads=Path(source.target) if kind in _FILES else f"{kind}:{source.target}",
         )
 
     own_arguments = dict(source.arguments)

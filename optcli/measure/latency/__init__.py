@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from optcli.measure.latency.measure import LaunchPairs, measure
+from optcli.measure.latency.measure import LaunchPairs, measure, nothing_measured
 from optcli.measure.latency.plan import Candidate, LatencyOrder, SweepOrder
 from optcli.measure.latency.quality import protocol
 from optcli.measure.latency.samples import Measured, Series, load, save
@@ -24,6 +24,7 @@ __all__ = [
     "load",
     "lost_p99",
     "measure",
+    "nothing_measured",
     "pair_log_ratios",
     "protocol",
     "save",

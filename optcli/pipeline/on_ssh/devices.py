@@ -112,12 +112,10 @@ class SshDevice(RemoteDevice):
             )
             order = order_of(Travelling(files=files))
             record, connection = messages.to_record(order), self._connection
-            frame, samples = self._timed(
-                step,
-                order,
-                observer,
-                lambda: connection.call("order", record, lambda text: observer.warned(step, text)),
-            )
+            with self._paused():
+                frame, samples = connection.call(
+                    "order", record, lambda text: observer.warned(step, text)
+                )
             if frame.kind == "answer":
                 answer = messages.read(DeviceAnswer, frame.record())
                 hint = "make room there, or say where there is some: `folder` of the device"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from optcli import environment
 from optcli.artifact import NATIVE, Artifact
@@ -20,7 +19,7 @@ from optcli.measure import latency
 from optcli.measure.latency import LatencyOrder, Measured, SweepOrder
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
-from optcli.observer import Observer
+from optcli.observer import Observer, timed
 from optcli.pipeline import keys
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.pipeline.remote_devices.messages import (
@@ -34,8 +33,6 @@ from optcli.pipeline.remote_devices.messages import (
 )
 from optcli.results import Sweep
 from optcli.store.locks import background_paused
-
-Answered = TypeVar("Answered")
 
 # What measures: its code must be the same on the device, or the figures are another optcli's.
 _MEASURES = tuple(f"measure/latency/{name}.py" for name in ("process", "measure", "sweep", "shapes"))
@@ -76,38 +73,43 @@ class RemoteDevice(ABC):
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """As `Place` says."""
-        answer, _ = self._asked(
-            step,
-            observer,
-            [request.artifact],
-            request.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, shapes=request),
-        )
-        if answer.comparison is None:
-            raise self._no_answer()
-        return answer.comparison
+        with timed(observer, step):
+            answer, _ = self._asked(
+                step,
+                observer,
+                [request.artifact],
+                request.feeds,
+                lambda sent: DeviceOrder(step=step, travelling=sent, shapes=request),
+            )
+            if answer.comparison is None:
+                raise self._no_answer()
+            return answer.comparison
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         """As `Place` says."""
-        answer, samples = self._asked(
-            step,
-            observer,
-            [each.artifact for each in order.candidates],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, latency=order),
-        )
-        _keep(answer, logs, [each.name for each in order.candidates])
-        return self._loaded(samples)
+        with timed(observer, step) as failures:
+            answer, samples = self._asked(
+                step,
+                observer,
+                [each.artifact for each in order.candidates],
+                order.feeds,
+                lambda sent: DeviceOrder(step=step, travelling=sent, latency=order),
+            )
+            _keep(answer, logs, [each.name for each in order.candidates])
+            measured = self._loaded(samples)
+            failures += latency.nothing_measured(measured, order)
+            return measured
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
         """As `Place` says."""
-        answer, _ = self._asked(
-            step,
-            observer,
-            [order.candidate.artifact],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, sweep=order),
-        )
+        with timed(observer, step):
+            answer, _ = self._asked(
+                step,
+                observer,
+                [order.candidate.artifact],
+                order.feeds,
+                lambda sent: DeviceOrder(step=step, travelling=sent, sweep=order),
+            )
         name = order.candidate.name
         if name in answer.logs:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +134,7 @@ class RemoteDevice(ABC):
         self, step: str, order: LatencyOrder, run: str, count: int, observer: Observer
     ) -> Measured:
         """`count` launch pairs in all of a run of this name. Raises `StepError`."""
-        _, samples = self._asked(
+        _, samples = self._asked(  # whoever asks for pairs says how far they are
             step,
             observer,
             [each.artifact for each in order.candidates],
@@ -156,26 +158,10 @@ class RemoteDevice(ABC):
     ) -> tuple[DeviceAnswer, bytes]:
         """The answer to an order, and raw samples. Raises `StepError`, and the measurement's error."""
 
-    def _timed(
-        self,
-        step: str,
-        order: DeviceOrder,
-        observer: Observer,
-        carry_out: Callable[[], Answered],
-    ) -> Answered:
-        """What `carry_out` gives; the observer hears that the device works.
-
-        Nothing is done in the background meanwhile where the device is this very machine.
-        """
+    def _paused(self) -> AbstractContextManager[None]:
+        """Nothing is done in the background meanwhile where the device is this very machine."""
         is_here = self._seen.machine == environment.machine()
-        with background_paused() if is_here else nullcontext():
-            if order.pairs is not None:  # whoever asks for pairs says how far they are
-                return carry_out()
-            observer.started(step)
-            began = time.monotonic()
-            answered = carry_out()
-            observer.finished(step, time.monotonic() - began)
-            return answered
+        return background_paused() if is_here else nullcontext()
 
     def _require_answer(self, answer: DeviceAnswer, hint: str) -> None:
         """Raise the measurement's error, and `StepError` with a hint where files did not arrive."""
