@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -233,6 +234,11 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
     return kinds
 
 
+# A file with the line and the function that ONNX Runtime writes in front of its words.
+_IN_CPP = re.compile(
+    r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
+)
+_LONGEST_REASON = 300
 _MOST_LISTED = 50
 _MOST_COMPARED = 2000
 
@@ -270,9 +276,12 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its kind where it says nothing."""
+    """The first line of what an error says, cut where it is long, or its kind where it says nothing.
+
+    Positions in C++ go: they stand before what is said. The log has the whole text.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return excerpt(_IN_CPP.sub("", lines[0]), _LONGEST_REASON) if lines else type(error).__name__
 
 
 def strerror(error: OSError) -> str:
