@@ -62,9 +62,8 @@ def test_an_input_of_one_image_has_no_batch(tmp_path: Path) -> None:
         ranges = {"width": {"min": 1, "opt": 20, "max": 99}} if "width" in shape else {}
         with pytest.raises(InputError, match="is one image: it has no dimension for the batch"):
             sample(picture(1), tmp_path, TensorSpec(name="image", dtype=dtype, shape=shape, **ranges))
-    for mode in ("L", "RGB"):
+    for mode, options in (("L", {}), ("RGB", {"channel_order": "grey"})):
         with pytest.raises(InputError, match="is one image"):
-            options = {"channel_order": "grey"} if mode == "RGB" else {}
             sample(picture(1, mode), tmp_path, TensorSpec(name="image", shape=(12, 20, 1)), **options)
 
 
