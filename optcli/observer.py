@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class Observer:
     """Hears of every step of a build; what a subclass does not define does nothing.
@@ -22,6 +26,22 @@ class Observer:
 
     def warned(self, step: str, message: str) -> None:
         """Something a person should know that stops nothing: a fall-back, a deprecation."""
+
+
+@contextmanager
+def timed(observer: Observer, step: str) -> Iterator[list[str]]:
+    """Say that a step starts, and at the end its seconds, or that it failed: why is put into the list.
+
+    Of an error nothing is said here: whoever catches it says it.
+    """
+    observer.started(step)
+    began = time.monotonic()
+    failures: list[str] = []
+    yield failures
+    if failures:
+        observer.failed(step, "; ".join(failures))
+    else:
+        observer.finished(step, time.monotonic() - began)
 
 
 def left(seconds: float) -> str:

@@ -11,7 +11,7 @@ from optcli.data.preset import resolved
 from optcli.data.settings import DataSettings
 from optcli.errors import InputError, did_you_mean
 from optcli.sample import Sample
-from optcli.settings import TensorSpec, fed
+from optcli.settings import TensorSpec, fed, require_batch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,15 +103,8 @@ class PreparedSet:
             return value, {}
         image = steps.transformed(pixels, self._steps)
         layout = self._steps.layout or layout_of(spec)
-        channels = image.pixels.shape[2]
-        if layout == "hw" and channels == 3 and spec.shape[0] == channels:
-            one = [1, *spec.shape]
-            raise InputError(
-                f"input {spec.name!r} of {list(spec.shape)} is one image: it has no dimension for the"
-                " batch",
-                hint=f"export the model again for a batch, with an example input of {one}: detectors of"
-                " torchvision take that in place of a list of images",
-            )
+        if layout == "hw" and (image.pixels.shape[2] == 3 or spec.shape[-1] == 1):
+            require_batch(spec)
         pixels = steps.laid_out(image.pixels, self._steps, layout, spec.shape[1:])
         return pixels, image.placement()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -141,6 +142,16 @@ class StepError(OptcliError):
     """A pass failed: it raised, crashed, ran out of memory or time, or wrote something wrong."""
 
 
+class WorkerEndError(StepError):
+    """A worker process crashed, was killed, or ran out of time; `hint` says where it was."""
+
+    def said_of(self, what: str | Path) -> StepError:
+        """The error as one of what the process read: a file, or the name of a model or of data."""
+        message = f"the process that read it stopped: {self.message}"
+        hint = "copy the file or export it again" if isinstance(what, Path) else self.hint
+        return StepError(message, place=str(what), hint=hint)
+
+
 class NoModuleError(StepError):
     """A worker's interpreter has not what the code imports."""
 
@@ -223,6 +234,11 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
     return kinds
 
 
+# A file with the line and the function that ONNX Runtime writes in front of its words.
+_IN_CPP = re.compile(
+    r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
+)
+_LONGEST_REASON = 300
 _MOST_LISTED = 50
 _MOST_COMPARED = 2000
 
@@ -260,9 +276,12 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its kind where it says nothing."""
+    """The first line of what an error says, cut where it is long, or its kind where it says nothing.
+
+    Positions in C++ go: they stand before what is said. The log has the whole text.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return excerpt(_IN_CPP.sub("", lines[0]), _LONGEST_REASON) if lines else type(error).__name__
 
 
 def strerror(error: OSError) -> str:

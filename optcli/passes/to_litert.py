@@ -13,7 +13,14 @@ from optcli.environment import Needs
 from optcli.models.formats import litert as litert_format
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import by_layer, function_of
-from optcli.passes._torch.tracing import IMPORTS_AHEAD, example, fixed, plain_attention, program_of
+from optcli.passes._torch.tracing import (
+    IMPORTS_AHEAD,
+    example,
+    fixed,
+    following,
+    plain_attention,
+    program_of,
+)
 from optcli.settings import batch_range
 
 
@@ -60,7 +67,7 @@ class ToLitert(Pass):
                 model = litert_torch.to_channel_last_io(model, args=turned)
                 for place in turned:
                     samples[place] = samples[place].permute(0, 2, 3, 1).contiguous()
-            with torch.no_grad(), plain_attention():
+            with torch.no_grad(), plain_attention(), following():
                 converted = litert_torch.convert(model, tuple(samples))
             converted.export(os.fspath(job.out / litert_format.FILE))
         names = [spec.name for spec in specs]

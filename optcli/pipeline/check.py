@@ -366,6 +366,6 @@ def _run(model: Runner, feed: Feed, kind: str, size: int) -> Feed:
         return model.run(feed)
     except Exception as error:
         raise StepError(
-            f"the result does not run at batch size {size} on {kind} inputs: {error}",
+            f"the result does not run at batch size {size} on {kind} inputs: {first_line(error)}",
             hint="was the batch made dynamic? try another exporter, or narrow `batch` under inputs",
         ) from error

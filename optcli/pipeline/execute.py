@@ -13,7 +13,7 @@ from typing import Literal
 
 from optcli import environment
 from optcli.artifact import Artifact
-from optcli.errors import OptcliError, StepError
+from optcli.errors import OptcliError, StepError, WorkerEndError
 from optcli.observer import Observer
 from optcli.pipeline import ray_session
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
@@ -234,8 +234,12 @@ class Execution:
             require_trust(doubts_of(entry), label, trust=self._settings.trust)
             if step.parent is None:
                 require_outputs(self._plan.recipe, entry.artifact())
-        except OptcliError as error:
-            error.place = error.place or label
+        except OptcliError as caught:
+            error = caught
+            source = self._plan.recipe.model.source
+            if step.parent is None and isinstance(caught, WorkerEndError):
+                error = caught.said_of(source)
+            error.place = error.place or (label if step.parent else source)
             if not self._interrupted:  # else it was ourselves who killed it
                 self._observer.failed(label, error.message)
             return StepResult("failed", error=error)

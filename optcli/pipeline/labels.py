@@ -115,6 +115,7 @@ def _checked(request: LabelsRequest, log: Path | None) -> Checked:
         log=log,
         timeout_s=_TIMEOUT_S,
         confined=() if request.onnx is not None else None,
+        reads="labels",
     )
 
 

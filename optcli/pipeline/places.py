@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from optcli.measure import latency
 from optcli.measure.latency import LatencyOrder, Measured, SweepOrder
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
-from optcli.observer import Observer
+from optcli.observer import Observer, timed
 from optcli.results import Sweep
 from optcli.runners import Runner
 from optcli.store import Store, locks
@@ -127,10 +126,8 @@ class Here:
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         options = runners.find(request.runner).model_validate(request.options)
-        with holding_measurement_lock(step, observer):
-            observer.started(step)
-            began = time.monotonic()
-            comparison = workers.run(
+        with holding_measurement_lock(step, observer), timed(observer, step):
+            return workers.run(
                 "optcli.measure.latency.shapes:compare",
                 request,
                 ShapeComparison,
@@ -138,8 +135,6 @@ class Here:
                 timeout_s=_COMPARING_TIMEOUT_S,
                 confined=() if request.artifact.foreign else None,
             )
-            observer.finished(step, time.monotonic() - began)
-            return comparison
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         with holding_measurement_lock(step, observer):

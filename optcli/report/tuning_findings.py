@@ -52,7 +52,7 @@ def _gain_of_later_half(tuning: Tuning, spent_s: float) -> Iterator[str]:
     for trial in tuning.trials:
         past_s += trial.seconds
         if trial.stage == "inside":
-            halves[past_s > spent_s / 2].append(_score(trial))
+            halves[past_s > spent_s / 2].append(_score_of(trial))
     early, best = max(halves[0]), max(map(max, halves))
     if not best:
         return

@@ -22,7 +22,7 @@ from optcli.scaffold.looking import Looked, SourceLookRequest
 from optcli.scaffold.text import DraftModel, Preparing, prepared, why_not_judged, written
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import InputText, relative, safe_name, sized
-from optcli.settings import Settings, TensorSpec, batched
+from optcli.settings import Settings, TensorSpec, batched, require_batch
 from optcli.workers import confinement, run
 
 _TIMEOUT_S = 600.0
@@ -92,6 +92,8 @@ def draft(
     images = described(data, folder) if data is not None else None
     looked, arguments = _looked(kind, source, inputs, images)
     specs = sized(looked.inputs)
+    if images is not None:
+        require_batch(next((each for each in specs if len(each.shape) == 4), specs[0]))
     one = () if batched(specs) == batched(looked.inputs) else (_ONE_IMAGE,)
     resized = arguments != dict(model.arguments)  # to as many classes as the data have
     cached = None if own or "num_classes" in arguments else looked.cached
@@ -141,7 +143,7 @@ def _looked(
             Looked,
             timeout_s=_TIMEOUT_S,
             confined=confined,
-            reads=Path(source.target) if kind in _FILES else None,
+            reads=Path(source.target) if kind in _FILES else f"{kind}:{source.target}",
         )
 
     own_arguments = dict(source.arguments)

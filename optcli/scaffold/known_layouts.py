@@ -104,7 +104,9 @@ def _with_values(data: Data, path: Path) -> Data:
     files = Masks(DataSettings(source=f"masks:{path}"), path).masks()
     spread = files[:: max(1, len(files) // _LOOKED_AT)][:_LOOKED_AT]
     request = MasksRequest(tuple(spread), path)
-    seen = run("optcli.scaffold.known_layouts:look", request, Pixels, timeout_s=_TIMEOUT_S)
+    seen = run(
+        "optcli.scaffold.known_layouts:look", request, Pixels, timeout_s=_TIMEOUT_S, reads=str(path)
+    )
     return replace(
         data,
         kind="pixels",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 
+from optcli.errors import InputError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -243,6 +245,17 @@ def image_size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
         if len(sizes) == 2:
             return sizes[0], sizes[1]
     return None
+
+
+def require_batch(spec: TensorSpec) -> None:
+    """Raise `InputError` for an input that is one image by its sizes."""
+    if len(spec.shape) == 3 and (spec.shape[0] == 3 or spec.shape[2] in (1, 3)):
+        raise InputError(
+            f"input {spec.name!r} of {list(spec.shape)} is one image: it has no dimension for the"
+            " batch",
+            hint=f"export the model again for a batch, with an example input of {[1, *spec.shape]}:"
+            " detectors of torchvision take that in place of a list of images",
+        )
 
 
 def batched(inputs: Sequence[TensorSpec]) -> TensorSpec | None:

@@ -322,7 +322,7 @@ def import_failure(error: BaseException, reference: Reference, origin: Closure) 
         hint = 'keep what runs as a script under `if __name__ == "__main__":`'
         return InputError("the code ends the program when it is imported", place=place, hint=hint)
     return InputError(
-        f"importing the code fails: {type(error).__name__}: {error}",
+        f"importing the code fails: {type(error).__name__}: {first_line(error)}",
         place=place,
         hint=f'try it alone: python -c "import {origin.module}" in {origin.root}',
     )

@@ -84,7 +84,11 @@ def separated(validation: Validation, recipe: Recipe) -> Validation:
         return validation
     request = SharedRequest(recipe.folder, validation.samples, others, recipe.inputs)
     by_role = run(
-        "optcli.tuning.validation:shared", request, dict[str, list[str]], timeout_s=_TIMEOUT_S
+        "optcli.tuning.validation:shared",
+        request,
+        dict[str, list[str]],
+        timeout_s=_TIMEOUT_S,
+        reads=validation.samples.source,
     )
     ids = sorted({each for names in by_role.values() for each in names})
     if not ids:

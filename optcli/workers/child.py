@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import NO_ROOM, NoModuleError, OptcliError, StepError
+from optcli.errors import NO_ROOM, NoModuleError, OptcliError, StepError, first_line
 from optcli.workers import confinement, libraries, messages
 from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import APART, bind_to_parent
@@ -81,9 +81,9 @@ def _record(error: BaseException) -> dict[str, Any]:
             place=str(error.filename or ""),
             hint="make room (`optcli cache gc`), raise the limit, or choose another place with --store",
         ).to_record()
-    text = str(error).strip() or "no message"
+    text = first_line(error) if str(error).strip() else "no message"
     kind = NoModuleError if isinstance(error, ModuleNotFoundError) else StepError
-    return kind(f"{type(error).__name__}: {text[:2000]}").to_record()
+    return kind(f"{type(error).__name__}: {text}").to_record()
 
 
 if __name__ == "__main__":

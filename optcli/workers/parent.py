@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
-from optcli.errors import Problem, StepError, ended_by, excerpt, from_record
+from optcli.errors import Problem, StepError, WorkerEndError, ended_by, excerpt, from_record
 from optcli.files import folders
 from optcli.workers import channel, logs, messages
 from optcli.workers.lifetime import APART, stop
@@ -38,8 +39,11 @@ _LAST_WORDS_S = 2.0
 _LEAVING_S = 2.0
 # A fork server that imports something does not hear that it should end.
 _CLOSING_S = 0.1
-# Of a log, what its last line is looked for in.
-_LAST_BYTES = 4096
+# The innermost frame of Python in a report of `faulthandler`.
+_CRASHED_AT = re.compile(
+    r"^Current thread 0x\w+.*\(most recent call first\):\n +File \"(.+)\", line (\d+) in (.+)$",
+    re.MULTILINE,
+)
 
 T = TypeVar("T")
 
@@ -191,31 +195,30 @@ class Child:
         finally:
             waiting.cancel()
 
-    def _death(self) -> StepError:
+    def _death(self) -> WorkerEndError:
         code = self._ended(5.0)
         if code is None:
             self.kill()
-            return StepError("it closed its channel and did not end", hint=self._last_line())
+            return WorkerEndError("it closed its channel and did not end", hint=self._last_words())
         if code < 0:
             reason, name = ended_by(-code)
-            return StepError(f"it {reason} ({name})", hint=self._last_line())
-        return StepError(f"it ended early with exit status {code}", hint=self._last_line())
+            return WorkerEndError(f"it {reason} ({name})", hint=self._last_words())
+        return WorkerEndError(f"it ended early with exit status {code}", hint=self._last_words())
 
-    def _last_line(self) -> str:
-        """What it wrote last, as a hint."""
-        lines: list[bytes] = []
-        with suppress(OSError):
-            if self.log is not None:
-                with self.log.open("rb") as stream:
-                    stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LAST_BYTES))
-                    lines = [line for line in stream.read().splitlines() if line.strip()]
-        if not lines:
-            return "it wrote nothing before that"
-        return f"it wrote last: {excerpt(lines[-1].decode(errors='replace').strip(), 200)}"
+    def _last_words(self) -> str:
+        """Where it crashed, by the last of Python's reports in its log, or what it wrote last."""
+        if self.log is None:
+            return ""
+        text = logs.log_end(self.log)
+        if crashes := list(_CRASHED_AT.finditer(text)):
+            file, line, function = crashes[-1].groups()
+            return f"it crashed in {function}, line {line} of {Path(file).name}"
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return f"it wrote last: {excerpt(lines[-1], 200)}" if lines else "it wrote nothing before that"
 
 
-def _too_late(limit_s: float | None) -> StepError:
-    return StepError(
+def _too_late(limit_s: float | None) -> WorkerEndError:
+    return WorkerEndError(
         f"it did not finish within {limit_s or 0.0:g} s and was stopped",
         hint="raise the limit with --timeout",
     )
@@ -260,22 +263,31 @@ def run(
     interpreter: str = sys.executable,
     confined: Sequence[Path] | None = None,
     holding: Callable[[Child], AbstractContextManager[Any]] = nullcontext,
-    reads: Path | None = None,
+    reads: str | Path | None = None,
 ) -> T:
     """Carry out `module:function` in a fresh interpreter and give its value; raises as `result`.
 
     `confined` is that of `spawn`. The context `holding` of the worker lasts as long as it runs.
-    A crash is said of the file that it `reads`.
+    A crash is said of what it `reads`: a file, or the name of a model or of data.
     """
-    about: dict[str, Any] = {"environment": environment, "interpreter": interpreter}
-    with spawn(function, message, log=log, confined=confined, **about) as child, holding(child):
+    with ExitStack() as scratch:
+        if log is None and reads is not None:  # it says where it crashed
+            log = Path(scratch.enter_context(folders.temporary("log")), "log.txt")
+        child = scratch.enter_context(
+            spawn(
+                function,
+                message,
+                log=log,
+                environment=environment,
+                interpreter=interpreter,
+                confined=confined,
+            )
+        )
+        scratch.enter_context(holding(child))
         try:
             return child.result(gives, timeout_s, listener)
-        except StepError as error:
-            if reads is None or error.place:
-                raise
-            why = f"the process that read it stopped: {error.message}"
-            raise StepError(why, place=str(reads), hint="copy the file or export it again") from error
+        except WorkerEndError as error:
+            raise error if reads is None else error.said_of(reads) from error
 
 
 class ForkServer:

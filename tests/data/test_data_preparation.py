@@ -54,6 +54,17 @@ def test_an_input_of_one_image_has_no_batch(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\[3, 12, 20\] is one image") as failure:
         sample(picture(1), tmp_path, TensorSpec(name="image", shape=(3, 12, 20)))
     assert "[1, 3, 12, 20]" in failure.value.hint
+    for shape, dtype in (
+        ((12, 20, 3), "uint8"),
+        ((12, 20, 3), "float32"),
+        ((12, "width", 3), "float32"),
+    ):
+        ranges = {"width": {"min": 1, "opt": 20, "max": 99}} if "width" in shape else {}
+        with pytest.raises(InputError, match="is one image: it has no dimension for the batch"):
+            sample(picture(1), tmp_path, TensorSpec(name="image", dtype=dtype, shape=shape, **ranges))
+    for mode, options in (("L", {}), ("RGB", {"channel_order": "grey"})):
+        with pytest.raises(InputError, match="is one image"):
+            sample(picture(1, mode), tmp_path, TensorSpec(name="image", shape=(12, 20, 1)), **options)
 
 
 def test_channel_orders(tmp_path: Path) -> None:

@@ -92,6 +92,17 @@ def test_who_dies_in_the_third_launch_keeps_what_it_gave_and_the_others_are_comp
     assert [child.name for child in measure.spawned].count("bad") == 3
 
 
+def test_a_measurement_that_gave_nothing_is_not_finished(measure, monkeypatch):
+    said = []
+    for word in ("finished", "failed"):
+        monkeypatch.setattr(Silent, word, lambda _, *about, word=word: said.append((word, about)))
+    fails = {"call_ns": 8e6, "fails": "open", "fails_in": 0}
+    measure({"eager": fails, "onnx": {"call_ns": 4e6}})
+    measure({"eager": fails, "onnx": fails})
+    assert [each[0] for each in said] == ["finished", "failed"]
+    assert said[1][1] == ("latency", "nothing could be measured")
+
+
 def test_rounds_before_a_death_are_kept(measure, monkeypatch):
     calm, left = ScriptedChild.send, [3]
 

@@ -4,7 +4,7 @@ import pytest
 from tiny_project import write_images
 from warm_workers import descendants
 
-from optcli.errors import ExitCode, InputError, MissingError, RecipeError, UsageError
+from optcli.errors import ExitCode, InputError, MissingError, RecipeError, StepError, UsageError
 
 
 @pytest.mark.long
@@ -123,6 +123,23 @@ def test_a_corrupt_model_is_an_error_not_a_report(project):
     project.recipe("  plain: []\n")
     with pytest.raises(InputError, match=r"model\.onnx"):
         project.build()
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_crash_of_the_model_is_said_of_the_model(project):
+    (project.folder / "net.py").write_text(
+        "import os, signal, torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, image):\n"
+        "        os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    recipe = project.recipe("  plain: []\n")
+    recipe.write_text(recipe.read_text().replace("onnx:model.onnx", "python:net.py:Net"))
+    with pytest.raises(StepError, match="it crashed with a segmentation fault") as caught:
+        project.build()
+    assert caught.value.place == "python:net.py:Net"
+    assert caught.value.hint.startswith("it crashed in forward, line 4 of net.py; log: ")
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tiny_project import DATA, HEAD, Heard
 
 from optcli import environment
 from optcli.errors import MissingError, RecipeError, UsageError
 from optcli.files.digest import FileDigests
+from optcli.measure.latency import LatencyOrder
 from optcli.pipeline import keys, plan
 from optcli.pipeline.building import build
 from optcli.pipeline.execute import BuildSettings
@@ -19,6 +22,7 @@ from optcli.pipeline.remote_devices import measuring
 from optcli.pipeline.remote_devices.messages import Look, Seen, Wish
 from optcli.recipe import load
 from optcli.settings.devices import RayPlace
+from optcli.settings.latency import LatencySettings
 from optcli.store import Store
 from optcli.workers import messages
 
@@ -192,4 +196,18 @@ def test_a_device_that_the_user_does_not_know_is_named_before_anything_is_made(p
     heard = Heard()
     with pytest.raises(MissingError, match="the device 'pi' has no address here"):
         build(project.folder / "recipe.yaml", store=project.store, observer=heard)
+    assert heard.built == []
+
+
+def test_a_device_that_answers_with_an_error_has_not_finished():
+    class Failing(remote_devices.RemoteDevice):
+        def _asked(self, *arguments):
+            raise MissingError("its runtime is gone")
+
+        def release(self):
+            pass
+
+    heard, order = Heard(), LatencyOrder((), "plain", (), None, LatencySettings(), 0)
+    with pytest.raises(MissingError):
+        Failing("pi", Look(packages=(), code={}, wishes={})).measure("bench", order, Path(), heard)
     assert heard.built == []

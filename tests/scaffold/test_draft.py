@@ -499,3 +499,19 @@ def test_a_damaged_file_for_a_small_runtime_is_named(place, name, runtime):
     with pytest.raises(InputError, match=f"{runtime} cannot load") as caught:
         draft(name, place)
     assert caught.value.place == str(place / name)
+
+
+def test_an_image_without_a_batch_is_refused_where_data_are_images(tmp_path):
+    from onnx import TensorProto, helper, save
+
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, [12, 20, 3])
+    same = helper.make_tensor_value_info("same", TensorProto.UINT8, [12, 20, 3])
+    node = helper.make_node("Identity", ["image"], ["same"])
+    graph = helper.make_graph([node], "one", [image], [same])
+    opset = [helper.make_opsetid("", 17)]
+    save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+    write_images(tmp_path / "images")
+    draft(str(tmp_path / "m.onnx"), tmp_path)
+    with pytest.raises(InputError, match=r"\[12, 20, 3\] is one image") as caught:
+        draft(str(tmp_path / "m.onnx"), tmp_path, data=tmp_path / "images")
+    assert "[1, 12, 20, 3]" in caught.value.hint

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -127,6 +128,9 @@ def test_a_crash_is_said_of_the_file_that_was_read(tmp_path):
     with pytest.raises(StepError, match=r"the process that read it stopped: it aborted") as caught:
         workers.run("calls:die", payload, NoneType, timeout_s=20, reads=file)
     assert caught.value.place == str(file)
+    with pytest.raises(StepError, match="the process that read it stopped") as caught:
+        workers.run("calls:segfault", {}, NoneType, timeout_s=20, reads="python:net.py:Net")
+    assert (caught.value.place, caught.value.hint[:10]) == ("python:net.py:Net", "it crashed")
     with pytest.raises(StepError) as caught:
         workers.run("calls:die", payload, NoneType, timeout_s=20)
     assert not caught.value.place
@@ -138,9 +142,14 @@ def test_a_death_says_what_was_written_last(start, tmp_path):
     with start("print_and_die", written, log) as child, pytest.raises(StepError) as caught:
         child.result(NoneType, 20)
     assert caught.value.hint == "it wrote last: device lost"
-    with start("die", {"signal": int(signal.SIGKILL)}) as child, pytest.raises(StepError) as caught:
+    for log, hint in ((tmp_path / "other", "it wrote nothing before that"), (None, "")):
+        with start("die", {"signal": int(signal.SIGKILL)}, log) as child:
+            with pytest.raises(StepError) as caught:
+                child.result(NoneType, 20)
+            assert caught.value.hint == hint
+    with start("segfault", {}, tmp_path / "crash") as child, pytest.raises(StepError) as caught:
         child.result(NoneType, 20)
-    assert caught.value.hint == "it wrote nothing before that"
+    assert re.fullmatch(r"it crashed in string_at, line \d+ of __init__\.py", caught.value.hint)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from optcli.data.collection import Collection, Finding, RawSample, RawSamples
 from optcli.data.selection import choose, digest_of, split_digest
 from optcli.environment import Needs
-from optcli.errors import InputError, did_you_mean
+from optcli.errors import InputError, did_you_mean, first_line
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests
 from optcli.settings import TensorSpec
@@ -134,7 +134,7 @@ class TorchvisionDataset(Collection):
             return getattr(datasets, self.settings.place)(**options)
         except (RuntimeError, OSError, ValueError) as error:
             hint = "download: true fetches it" if not self.settings.download else ""
-            raise self.wrong(f"torchvision cannot load it: {error}", hint) from error
+            raise self.wrong(f"torchvision cannot load it: {first_line(error)}", hint) from error
 
 
 class TorchvisionItems(RawSamples):
@@ -155,7 +155,9 @@ class TorchvisionItems(RawSamples):
             image, target = self._dataset[number]
         except (OSError, SyntaxError, ValueError) as error:
             raise InputError(
-                f"not a readable image: {error}", place=place, hint="fetch the data set again"
+                f"not a readable image: {first_line(error)}",
+                place=place,
+                hint="fetch the data set again",
             ) from error
         return RawSample(str(number), place, {self._name: image}, int(target))
 

@@ -4,7 +4,7 @@
 `verdicts` judges them. Nothing heavy is imported here: a cached build reads verdicts without NumPy.
 """
 
-from optcli.measure.latency.measure import LaunchPairs, measure
+from optcli.measure.latency.measure import LaunchPairs, measure, nothing_measured
 from optcli.measure.latency.plan import Candidate, LatencyOrder, SweepOrder
 from optcli.measure.latency.quality import protocol
 from optcli.measure.latency.samples import Measured, Series, load, save

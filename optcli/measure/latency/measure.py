@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from optcli.measure.latency.plan import LatencyOrder, groups
 from optcli.measure.latency.samples import Measured
 from optcli.measure.latency.session import STEP, Session
 from optcli.measure.latency.summary import undecided
-from optcli.observer import Observer
+from optcli.observer import Observer, timed
 from optcli.workers.memory import available_bytes
 
 _MEMORY_SHARE = 0.7
@@ -53,21 +52,29 @@ def measure(
     budget = budget_bytes if budget_bytes is not None else int(available_bytes() * _MEMORY_SHARE)
     together = groups(order.candidates, order.baseline, budget)
     session = Session(order, logs, observer, together)
-    start, clock = datetime.now(UTC), time.monotonic()
-    observer.started(STEP)
+    clock = time.monotonic()
     share = 1 / (len(together) * settings.launches)
     ended = False
     launches = list(product(range(len(together)), range(settings.launches)))
-    for number, (index, launch) in enumerate(launches):
-        session.launch(launch, index, together[index], number * share, share)
-        is_last = number + 1 == len(launches)
-        ended = not is_last and enough is not None and enough(session.measured())
-        if ended:
-            break
-    if settings.mode != "gate" and not ended:
-        _measure_again(session, (time.monotonic() - clock) / settings.launches)
-    observer.finished(STEP, (datetime.now(UTC) - start).total_seconds())
-    return session.measured(environment_after=True)
+    with timed(observer, STEP) as failures:
+        for number, (index, launch) in enumerate(launches):
+            session.launch(launch, index, together[index], number * share, share)
+            is_last = number + 1 == len(launches)
+            ended = not is_last and enough is not None and enough(session.measured())
+            if ended:
+                break
+        if settings.mode != "gate" and not ended:
+            _measure_again(session, (time.monotonic() - clock) / settings.launches)
+        measured = session.measured(environment_after=True)
+        failures += nothing_measured(measured, order)
+    return measured
+
+
+def nothing_measured(measured: Measured, order: LatencyOrder) -> list[str]:
+    """Why a measurement gave nothing; empty where an artifact was measured."""
+    if any(candidate.name not in measured.failures for candidate in order.candidates):
+        return []
+    return ["nothing could be measured"]
 
 
 def _measure_again(session: Session, launch_s: float) -> None:

@@ -39,6 +39,7 @@ def measure(request: ProfileRequest, log: Path, interpreter: str | None = None) 
             timeout_s=_TIMEOUT_S,
             interpreter=interpreter or sys.executable,
             confined=(Path(folder),) if request.artifact.foreign else None,
+            reads=request.variant,
         )
         if profile.trace:
             _place(written, request.trace)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from optcli.errors import InputError, RunnerError, TrustError
+from optcli.errors import InputError, RunnerError, TrustError, first_line
 from optcli.files.folders import require_executable
 from optcli.models.formats import torch_devices
 from optcli.models.formats.torch_calls import flatten_outputs
@@ -47,7 +47,7 @@ def check(folder: Path) -> None:
             damaged = archive.testzip()
     except (OSError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"this is not an AOTInductor package: {error}",
+            f"this is not an AOTInductor package: {first_line(error)}",
             place=str(path),
             hint="build it again with aot_inductor",
         ) from error

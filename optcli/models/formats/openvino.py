@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError
+from optcli.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,7 +138,7 @@ def _name(port: Any) -> str:
 def reason(error: Exception) -> str:
     """What an error says: OpenVINO begins with positions in its own source, the last line matters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].removeprefix("-- ") if lines else type(error).__name__
+    return first_line(ValueError(lines[-1].removeprefix("-- "))) if lines else type(error).__name__
 
 
 def unknown_operators_hint(error: Exception) -> str:

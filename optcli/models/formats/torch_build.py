@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, did_you_mean
+from optcli.errors import InputError, did_you_mean, first_line
 from optcli.models.formats import torch_libraries, torch_modules
 from optcli.settings import user_code
 
@@ -119,7 +119,7 @@ def _torchvision(name: str, weights: str | None, arguments: dict[str, Any]) -> t
             model: torch.nn.Module = builder(weights=entry, **options)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise InputError(
-            f"torchvision cannot build {name} with {arguments or 'its defaults'}: {error}",
+            f"torchvision cannot build {name} with {arguments or 'its defaults'}: {first_line(error)}",
             hint=f"see the arguments of torchvision.models.{name}, and correct model.arguments",
         ) from error
     return model
@@ -157,7 +157,7 @@ def _python(reference: str, folder: Path, arguments: dict[str, Any]) -> torch.nn
             network = network(**arguments)
         except (Exception, SystemExit) as error:
             raise InputError(
-                f"{reference} raises {type(error).__name__}: {error}",
+                f"{reference} raises {type(error).__name__}: {first_line(error)}",
                 place=user_code.place_of(error, origin.files) or reference,
                 hint="it runs from a copy of the code: give files through model.weights, not in it",
             ) from error

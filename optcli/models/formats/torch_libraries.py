@@ -264,7 +264,7 @@ def library(name: str) -> ModuleType:
     except ImportError as error:
         lacking = environment.missing(Needs((name,)))
         hint = lacking[0].hint if lacking else f"pip install --force-reinstall {name}"
-        raise MissingError(f"{name} cannot be imported: {error}", hint=hint) from error
+        raise MissingError(f"{name} cannot be imported: {first_line(error)}", hint=hint) from error
     return package
 
 
@@ -291,7 +291,7 @@ def build_timm(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
         model: torch.nn.Module = timm.create_model(name, pretrained=False, **arguments)
     except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
         raise InputError(
-            f"timm cannot build {name} with {arguments or 'its defaults'}: {error}",
+            f"timm cannot build {name} with {arguments or 'its defaults'}: {first_line(error)}",
             hint=f"see the arguments of timm.create_model({name!r}, ...), and correct model.arguments",
         ) from error
     return model

@@ -83,7 +83,7 @@ def read_own(folder: Path) -> State:
             tied = json.loads((file.metadata() or {}).get("tied", "{}"))
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
-            f"the weights cannot be read: {error}", place=str(path), hint="build again"
+            f"the weights cannot be read: {first_line(error)}", place=str(path), hint="build again"
         ) from error
     return {**state, **{name: state[first] for name, first in tied.items()}}
 
@@ -106,7 +106,9 @@ def _read_safetensors(path: Path) -> Any:
         return load_file(path)
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
-            f"this is not a whole safetensors file: {error}", place=str(path), hint="copy it again"
+            f"this is not a whole safetensors file: {first_line(error)}",
+            place=str(path),
+            hint="copy it again",
         ) from error
 
 
@@ -132,7 +134,7 @@ def _unpickled(path: Path) -> Any:
             hint=_hint(path, name[1] if name else ""),
         ) from error
     except Exception as error:  # bytes that are no pickle fail in every way there is
-        raise _damaged(path, f"{type(error).__name__} {error}") from error
+        raise _damaged(path, f"{type(error).__name__} {first_line(error)}") from error
 
 
 def _plain_values() -> list[Any]:

@@ -22,6 +22,10 @@ IMPORTS_AHEAD = ("torch.export._trace",)
 
 # How torch.export says that a size which should vary cannot.
 _FIXED = re.compile(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)")
+# How it says that code goes on by what tensors hold, and where that is.
+_BY_VALUES = re.compile("data-dependent|dynamic control flow", re.IGNORECASE)
+_CAUSED_BY = re.compile(r"(?:\(|# )(\S+?\.py):(\d+) in (\w+)")
+_IN_STACK = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
 def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Module:
@@ -104,7 +108,7 @@ def trace(model: torch.nn.Module, job: Job, strict: bool) -> ExportedProgram:
     from torch._dynamo.exc import UserError
 
     def export(shapes: tuple[Any, ...]) -> ExportedProgram:
-        with torch.no_grad(), plain_attention():
+        with torch.no_grad(), plain_attention(), following():
             return torch.export.export(
                 model,
                 example(job.inputs),
@@ -129,8 +133,27 @@ def program_of(model: torch.nn.Module, samples: tuple[torch.Tensor, ...]) -> Exp
     """A network as a program for tensors of these sizes."""
     import torch
 
-    with torch.no_grad(), plain_attention():
+    with torch.no_grad(), plain_attention(), following():
         return torch.export.export(model, samples, strict=False)
+
+
+@contextmanager
+def following() -> Iterator[None]:
+    """While torch.export runs. Raises `StepError` where code depends on values that it computes."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        if not _BY_VALUES.search(text):
+            raise
+        places = _CAUSED_BY.findall(text)[:1] or _IN_STACK.findall(text)[-1:]
+        where = [f"line {line} of {file}, in {function}" for file, line, function in places]
+        raise StepError(
+            f"torch.export cannot follow the network{' at '.join(['', *where])}: "
+            "what it does there depends on values that it computes",
+            hint="a detector that chooses boxes itself goes through `export_onnx`; else write this "
+            "without branches on values, or return it as it is and let `postprocess` do it",
+        ) from error
 
 
 @contextmanager

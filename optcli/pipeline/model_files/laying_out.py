@@ -167,7 +167,7 @@ def _package(path: Path, out: Path, inputs: tuple[TensorSpec, ...]) -> list[str]
             results = package(*(feed[spec.name] for spec in inputs))
     except Exception as error:
         raise InputError(
-            f"the package does not run on these inputs: {error}",
+            f"the package does not run on these inputs: {first_line(error)}",
             place=str(path),
             hint="say them as it was compiled: --input NAME:DTYPE[SIZES], in their order",
         ) from error

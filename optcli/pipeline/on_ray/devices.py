@@ -149,8 +149,8 @@ class RayDevice(RemoteDevice):
         if self._held is None:
             warn = partial(observer.warned, order.step)
             self._held = Held(self._name, self._ray, self._node, warn)
-        held = self._held
-        return self._timed(order, observer, lambda: held.carry_out(order))
+        with self._paused():
+            return self._held.carry_out(order)
 
     def _sent(self, artifacts: Sequence[Artifact], feeds: Path | None) -> Travelling:
         """How these files come to the node; they lie in the remote store afterwards."""

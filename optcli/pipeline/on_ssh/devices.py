@@ -108,8 +108,8 @@ class SshDevice(RemoteDevice):
             )
             record = messages.to_record(replace(order, travelling=Travelling(files=files)))
             warn = partial(observer.warned, order.step)
-            call = partial(self._connection.call, "order", record, warn)
-            frame, samples = self._timed(order, observer, call)
+            with self._paused():
+                frame, samples = self._connection.call("order", record, warn)
             if frame.kind == "answer":
                 answer = messages.read(DeviceAnswer, frame.record())
                 hint = "make room there, or say where there is some: `folder` of the device"

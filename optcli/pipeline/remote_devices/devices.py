@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from optcli import environment
 from optcli.artifact import NATIVE, Artifact
@@ -20,7 +19,7 @@ from optcli.measure import latency
 from optcli.measure.latency import LatencyOrder, Measured, SweepOrder
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
-from optcli.observer import Observer
+from optcli.observer import Observer, timed
 from optcli.pipeline import keys
 from optcli.pipeline.plan import BuildPlan, PlannedVariant
 from optcli.pipeline.remote_devices.messages import (
@@ -33,8 +32,6 @@ from optcli.pipeline.remote_devices.messages import (
 )
 from optcli.results import Sweep
 from optcli.store.locks import background_paused
-
-Answered = TypeVar("Answered")
 
 # What measures: its code must be the same on the device, or the figures are another optcli's.
 _MEASURES = tuple(f"measure/latency/{name}.py" for name in ("process", "measure", "sweep", "shapes"))
@@ -70,18 +67,24 @@ class RemoteDevice(ABC):
         return self._seen.lacks.get(variant, ())
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
-        answer, _ = self._answer(DeviceOrder(step=step, shapes=request), request.feeds, observer)
-        if answer.comparison is None:
-            raise self._no_answer()
-        return answer.comparison
+        with timed(observer, step):
+            answer, _ = self._answer(DeviceOrder(step=step, shapes=request), request.feeds, observer)
+            if answer.comparison is None:
+                raise self._no_answer()
+            return answer.comparison
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
-        answer, samples = self._answer(DeviceOrder(step=step, latency=order), order.feeds, observer)
-        _keep(answer, logs, [each.name for each in order.candidates])
-        return self._loaded(samples)
+        with timed(observer, step) as failures:
+            device_order = DeviceOrder(step=step, latency=order)
+            answer, samples = self._answer(device_order, order.feeds, observer)
+            _keep(answer, logs, [each.name for each in order.candidates])
+            measured = self._loaded(samples)
+            failures += latency.nothing_measured(measured, order)
+            return measured
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
-        answer, _ = self._answer(DeviceOrder(step=step, sweep=order), order.feeds, observer)
+        with timed(observer, step):
+            answer, _ = self._answer(DeviceOrder(step=step, sweep=order), order.feeds, observer)
         name = order.candidate.name
         if name in answer.logs:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -117,22 +120,10 @@ class RemoteDevice(ABC):
     ) -> tuple[DeviceAnswer, bytes]:
         """The answer to an order, and raw samples. Raises `StepError`, and the measurement's error."""
 
-    def _timed(
-        self, order: DeviceOrder, observer: Observer, carry_out: Callable[[], Answered]
-    ) -> Answered:
-        """What `carry_out` gives; the observer hears that the device works.
-
-        Nothing is done in the background meanwhile where the device is this very machine.
-        """
+    def _paused(self) -> AbstractContextManager[None]:
+        """Nothing is done in the background meanwhile where the device is this very machine."""
         is_here = self._seen.machine == environment.machine()
-        with background_paused() if is_here else nullcontext():
-            if order.pairs is not None:  # whoever asks for pairs says how far they are
-                return carry_out()
-            observer.started(order.step)
-            began = time.monotonic()
-            answered = carry_out()
-            observer.finished(order.step, time.monotonic() - began)
-            return answered
+        return background_paused() if is_here else nullcontext()
 
     def _require_answer(self, answer: DeviceAnswer, hint: str) -> None:
         """Raise the measurement's error, and `StepError` with a hint where files did not arrive."""

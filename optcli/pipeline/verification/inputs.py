@@ -65,7 +65,11 @@ def write(
         request = WriteRequest(read.data["evaluation"], read.folder, read.inputs, made)
         listener = workers.Listener(WrittenSamples, heard)
         count = workers.run(
-            "optcli.pipeline.verification.inputs:write_samples", request, int, listener=listener
+            "optcli.pipeline.verification.inputs:write_samples",
+            request,
+            int,
+            listener=listener,
+            reads=request.data.source,
         )
         os.replace(made, out)
     return count

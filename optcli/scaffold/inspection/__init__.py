@@ -39,5 +39,5 @@ def look_into(target: Target) -> Findings:
         Findings,
         timeout_s=_TIMEOUT_S,
         confined=() if target.only_read else None,
-        reads=target.path,
+        reads=str(target.path) if target.kind == "recipe" else target.path,
     )

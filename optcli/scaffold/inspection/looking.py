@@ -112,7 +112,8 @@ def _look(format: str, path: Path, inputs: Sequence[TensorSpec], trust: bool) ->
         raise
     except ImportError as error:
         raise MissingError(
-            f"looking into {format} needs {error.name or 'a library that is not here'}: {error}",
+            f"looking into {format} needs {error.name or 'a library that is not here'}: "
+            f"{first_line(error)}",
             hint=f"pip install {error.name}" if error.name else "run `optcli doctor`",
         ) from error
     except Exception as error:

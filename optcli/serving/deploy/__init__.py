@@ -179,6 +179,7 @@ def _looked_at(
             environment=kind.model_validate(built.options).environment(),
             timeout_s=_TIMEOUT_S,
             confined=(Path(scratch),) if built.artifact.foreign else None,
+            reads=built.name,
         )
         for file in Path(scratch).iterdir():
             shutil.copyfile(file, out / file.name, follow_symlinks=False)

@@ -72,7 +72,12 @@ def of_calibration(model: str, built: BuiltVariant, log: Path) -> tuple[bytes, s
         out = Path(scratch) / "reference.npz"
         request = ReferenceRequest(model, role, samples.roles[role], samples.folder, built.inputs, out)
         count = run(
-            "optcli.serving.drift.compared:summarise", request, int, log=log, timeout_s=_TIMEOUT_S
+            "optcli.serving.drift.compared:summarise",
+            request,
+            int,
+            log=log,
+            timeout_s=_TIMEOUT_S,
+            reads=request.data.source,
         )
         of = f"{counted(count, 'sample')} of the {role} data ({request.data.source})"
         return out.read_bytes(), of

@@ -256,6 +256,7 @@ def _probed(built: BuiltVariant, path: Path, size: int | None, *, timed: bool) -
         environment=kind.model_validate(built.options).environment(),
         timeout_s=_TIMEOUT_S,
         confined=() if built.artifact.foreign else None,
+        reads=built.name,
     )
 
 

@@ -86,6 +86,7 @@ def recipe_samples(
         int,
         log=scratch / "samples.log",
         timeout_s=_TAKE_S,
+        reads=settings.source,
     )
     return Inputs(out, None, f"{counted(count, 'sample')} of {read.data[role].source}")
 

@@ -45,6 +45,7 @@ ENVIRONMENT = {
 }
 # How often to look, how long the server may be away, when Ray is first asked, which slows the start.
 LOOK_S, AWAY_S, ASK_S = 1.0, 45.0, 15.0
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # past the proxies of HTTP_PROXY
 RAY = (
     "ray start --head --block --disable-usage-stats --include-dashboard=false --num-gpus=0"
     " --include-log-monitor=false --min-worker-port=0 --max-worker-port=0"
@@ -105,11 +106,10 @@ class Server:
 
     def answers(self) -> bool:
         """Whether the server says that it is ready."""
-        try:
-            with urllib.request.urlopen(f"http://{self.address}/v2/health/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        ready = f"http://{self.address}/v2/health/ready"
+        with contextlib.suppress(OSError), DIRECT.open(ready, timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
 
     def state(self) -> str:
         """What Ray says of the application, which may take a while."""
