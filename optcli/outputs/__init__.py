@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from optcli.outputs.describing import FileOutput, SampleOutput, class_count, decoded_names, describe
 from optcli.outputs.guessing import Guess, Probe, decoding, guess, guessed_decoding, meanings
-from optcli.outputs.meaning import WORDS, Exported, OutputMeaning, OutputPart, exported
+from optcli.outputs.meaning import WORDS, Exported, OutputMeaning, exported
 from optcli.outputs.seen import facts_of, of_facts, options_beside, probe_of
+from optcli.settings.outputs import OutputPart
 
 __all__ = [
     "WORDS",

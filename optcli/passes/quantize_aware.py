@@ -27,14 +27,15 @@ from optcli.passes._quantization.trainable_graphs import (
     trainable_network,
 )
 from optcli.passes._torch.computing import Autocast
-from optcli.passes._torch.examples import ExampleSet, spread
+from optcli.passes._torch.examples import spread
 from optcli.passes._torch.fake_quantizers import onnx_of_trained
 from optcli.passes._torch.learning import Judge, Teacher, caller
-from optcli.passes._torch.networks import matching, network, require_fp32
+from optcli.passes._torch.networks import kept_zeros, matching, network, require_fp32
 from optcli.passes._torch.onnx_exporting import parts_of_program, program_of, quiet_exporters
+from optcli.passes._torch.pace import training_facts
 from optcli.passes._torch.tracing import flat
 from optcli.passes._torch.training import Training
-from optcli.passes.finetune import Finetune, kept_zeros, training_facts
+from optcli.passes.finetune import Finetune
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino
 from optcli.settings import batch_range
@@ -150,9 +151,12 @@ class QuantizeAware(Finetune):
         torch.manual_seed(job.seed)
         require_fp32(source)
         model = network(source)
-        examples, held_out = self._divided(ExampleSet(job.training, "training"), job)
+        examples = self._examples("training", job)
         loss = self._loss(source, examples)
+        examples, held_out = self._divided(examples, job)
         taught = caller(model, job.inputs, "cpu")
+        torch_modules.evaluating(model)
+        loss = self._by_parts(loss, taught, examples, job)
         judge = self._judge(job, loss, taught if loss.weight else None)
         stopping = self._stopping(held_out, (model, taught), loss, job)
         beginning = self._calibrated(source, model, job)
