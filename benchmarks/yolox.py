@@ -123,6 +123,21 @@ class YoloxNano(nn.Module):
         return torch.cat([head(each) for head, each in maps], 2).transpose(1, 2)
 
 
+def convolutions(model: nn.Module) -> list[tuple[str, nn.Conv2d]]:
+    """The convolutions with their names, in the order in which they compute."""
+    called: list[tuple[str, nn.Conv2d]] = []
+    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Conv2d)]
+    hooks = [
+        layer.register_forward_hook(lambda *_, name=name, layer=layer: called.append((name, layer)))
+        for name, layer in layers
+    ]
+    with torch.no_grad():
+        model(torch.zeros(1, 3, 64, 64))
+    for hook in hooks:
+        hook.remove()
+    return called
+
+
 def weights(path: Path) -> dict[str, Tensor]:
     """The state of the module from the file: both compute their convolutions in the same order."""
     import onnx
@@ -130,14 +145,10 @@ def weights(path: Path) -> dict[str, Tensor]:
 
     graph = onnx.load(str(path)).graph
     constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-    convolutions = [node for node in graph.node if node.op_type == "Conv"]
-    model, called = YoloxNano().eval(), list[nn.Conv2d]()
-    layers = [each for each in model.modules() if isinstance(each, nn.Conv2d)]
-    for layer in layers:
-        layer.register_forward_hook(lambda module, *_: called.append(module))
+    nodes = [node for node in graph.node if node.op_type == "Conv"]
+    model = YoloxNano().eval()
     with torch.no_grad():
-        model(torch.zeros(1, 3, 64, 64))
-        for layer, node in zip(called, convolutions, strict=True):
+        for (_, layer), node in zip(convolutions(model), nodes, strict=True):
             for value, name in zip((layer.weight, layer.bias), node.input[1:], strict=True):
                 if tuple(value.shape) != constants[name].shape:
                     raise ValueError(f"{name} has the shape {constants[name].shape}")
