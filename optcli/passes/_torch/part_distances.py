@@ -89,7 +89,7 @@ class PartDistance:
         elif kind in _OF_OBJECTS:
             distances = self._of_places(student, teacher).mean(-1)
         else:
-            distances = (student - teacher).square().flatten(1).mean(1)
+            distances = (student - teacher).square()
         if weight is not None and weight.shape == distances.shape:
             distances = distances * weight
         return distances.mean()
