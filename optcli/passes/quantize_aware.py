@@ -155,7 +155,6 @@ class QuantizeAware(Finetune):
         loss = self._loss(source, examples)
         examples, held_out = self._divided(examples, job)
         taught = caller(model, job.inputs, "cpu")
-        torch_modules.evaluating(model)
         loss = self._by_parts(loss, taught, examples, job)
         judge = self._judge(job, loss, taught if loss.weight else None)
         stopping = self._stopping(held_out, (model, taught), loss, job)
