@@ -235,7 +235,7 @@ class Finetune(Pass):
             views=views,
             max_seconds=self.max_minutes and 60 * self.max_minutes,
             stopping=self._stopping(held_out, teacher, loss, job),
-            own_layers=self._compares_parts(job) and changes_in_training(model, call, examples),
+            own_layers=self._own_layers(model, call, examples, job),
         )
         with features.taken(model, teacher[0]) if features and teacher else nullcontext():
             progress = training.run(job)
@@ -296,6 +296,10 @@ class Finetune(Pass):
         if self.compare == "auto" and self.output is None:
             return are_no_classes(job.parts)
         return self.compare == "outputs"
+
+    def _own_layers(self, model: torch.nn.Module, call: Call, examples: ExampleSet, job: Job) -> bool:
+        """Whether PyTorch's own layers alone are put into training mode."""
+        return self._compares_parts(job) and changes_in_training(model, call, examples)
 
     def _by_parts(self, loss: Loss, teacher: Call | None, examples: ExampleSet, job: Job) -> Loss:
         """The loss with the distances of all parts, where these are compared."""

@@ -160,9 +160,10 @@ class QuantizeAware(Finetune):
         stopping = self._stopping(held_out, (model, taught), loss, job)
         beginning = self._calibrated(source, model, job)
         rate = self.learning_rate or _RATES[self.optimizer]
+        call = caller(beginning.model, job.inputs, "cpu")
         training = Training(
             model=beginning.model,
-            call=caller(beginning.model, job.inputs, "cpu"),
+            call=call,
             examples=examples,
             judge=judge,
             loss=loss,
@@ -178,6 +179,7 @@ class QuantizeAware(Finetune):
             zeros=kept_zeros(beginning.model, source, _PREFIXES),
             max_seconds=self.max_minutes and 60 * self.max_minutes,
             stopping=stopping,
+            own_layers=self._own_layers(beginning.model, call, examples, job),
         )
         progress = training.run(job)
         beginning.model.load_state_dict(progress.best_state)

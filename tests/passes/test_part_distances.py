@@ -42,6 +42,11 @@ CODE = """
                 return boxes, scores
             rows = torch.cat([400 + 100 * boxes, scores.sigmoid()], 1)
             return rows.flatten(2).transpose(1, 2)
+
+    class Plain(Detector):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(1, 16, 3, padding=1, stride=2)
     """
 ROWS = (
     OutputPart("boxes", 1, 0, 4),
@@ -217,3 +222,21 @@ def test_views_are_shown_of_what_no_label_says_anything_of(tmp_path):
     facts, heard = wide(tmp_path / "t")
     assert "augmentation" not in facts, "its images are smaller than 16 by 16"
     assert "16 by 16" in heard.warnings[0]
+
+
+@pytest.mark.long
+def test_with_the_roundings_of_int8_in_it_a_detector_learns_as_well(tmp_path):
+    from optcli.passes.quantize_aware import QuantizeAware
+
+    origin = detector(tmp_path, "Plain")
+    job = Job(
+        tmp_path / "made", IMAGE, origin, Heard(), seed=3, calibration=Annotated(32),
+        training=Annotated(), validation=Annotated(64, seed=1),
+        parts={"output": ROWS}, postprocess=CXCYWH.detector,
+    )  # fmt: skip
+    job.out.mkdir()
+    made = QuantizeAware(epochs=2, batch_size=16, learning_rate=0.002, threads=1).run(origin, job)
+    facts = made.facts["quantization_aware_training"]
+    assert facts["compared"] == ["output: boxes", "output: objectness", "output: scores"]
+    losses = [record["validation_loss"] for record in facts["curve"]]
+    assert min(losses[1:]) < losses[0] < 0.2, "integers cost little, and training wins some of it back"
