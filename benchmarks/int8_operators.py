@@ -53,6 +53,7 @@ WAYS: dict[str, list[Any]] = {
 }
 # Calls that are counted, and those before them.
 CALLS, WARM = 60, 10
+_KINDS = ("the first convolution", "1 x 1", "depthwise", "predictions")
 _ABOUT = ("id", "target", "meta")
 
 
@@ -135,6 +136,7 @@ class _Work:
         for name, variant in self.build(variants).variants.items():
             if variant.accuracy is None:
                 rows.append({"variant": name, "reason": variant.reason})
+                print(f"{name:28} {variant.reason}", flush=True)
                 continue
             found = variant.accuracy
             row = {"variant": name, "map": found.value, "lost": found.baseline - found.value}
@@ -229,7 +231,32 @@ class Rounding:
         layers.sort(key=lambda each: -each["moved"])
         for each in layers[:10]:
             print(f"{each['layer']:40} {each['kind']:10} {each['moved']:.5f}", flush=True)
-        return {"parts": parts, "layers": layers}
+        return {"parts": parts, "layers": layers, "operations": self.operations()}
+
+    def operations(self) -> list[dict[str, Any]]:
+        """Products of one image and the values that they read and write, by kind of convolution."""
+        kinds = {name: kind for kind in _KINDS for name in self._groups()[kind]}
+        sums = {kind: [0, 0, 0] for kind in _KINDS}
+
+        def count(name: str) -> Any:
+            def hook(layer: Any, given: Any, output: Any) -> None:
+                products = output[0].numel() * layer.weight[0].numel()
+                row = sums[kinds[name]]
+                sums[kinds[name]] = [
+                    row[0] + 1,
+                    row[1] + products,
+                    row[2] + given[0][0].numel() + output[0].numel(),
+                ]
+
+            return hook
+
+        hooks = [each.register_forward_hook(count(name)) for name, each in self.layers.items()]
+        with torch.no_grad():
+            self.model(torch.zeros(1, 3, 416, 416))
+        for each in hooks:
+            each.remove()
+        names = ("layers", "products", "values")
+        return [{"kind": kind, **dict(zip(names, row, strict=True))} for kind, row in sums.items()]
 
     def _groups(self) -> dict[str, list[str]]:
         groups: dict[str, list[str]] = {}
