@@ -17,7 +17,7 @@ from optcli.models.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._on_gpu import bound_to, needs_of
 from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
-from optcli.passes._torch.examples import ExampleSet, Views, harmless
+from optcli.passes._torch.examples import Examples, ExampleSet, Views, harmless
 from optcli.passes._torch.learning import (
     Features,
     Judge,
@@ -30,6 +30,7 @@ from optcli.passes._torch.learning import (
 from optcli.passes._torch.networks import kept_zeros, network
 from optcli.passes._torch.pace import MOST_HELD_OUT, EarlyStopping, training_facts
 from optcli.passes._torch.part_distances import are_no_classes, part_distances
+from optcli.passes._torch.rates import groups, rate_shares
 from optcli.passes._torch.training import Training
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class Finetune(Pass):
             teacher=_remembering(teacher[1], examples, features or views)
             if teacher and (loss.weight or self.feature_weight)
             else None,
-            optimizer=self._optimizer(model, rate),
+            optimizer=self._optimizer(model, call, self._few(examples, job), rate),
             epochs=self.epochs,
             batch_size=self._batch_size(job),
             learning_rate=rate,
@@ -254,11 +255,10 @@ class Finetune(Pass):
         return Made(facts={"finetuning": facts | computing.facts(), **known})
 
     def _computing(self, model: torch.nn.Module, examples: ExampleSet, job: Job) -> Computing:
-        size = min(self._batch_size(job), len(examples))
         computing = chosen(
             model,
             job.inputs,
-            examples.batch(range(size)),
+            self._few(examples, job),
             job.device,
             autocast=self.autocast,
             channels_last=self.channels_last,
@@ -299,7 +299,7 @@ class Finetune(Pass):
 
     def _own_layers(self, model: torch.nn.Module, call: Call, examples: ExampleSet, job: Job) -> bool:
         """Whether PyTorch's own layers alone are put into training mode."""
-        return self._compares_parts(job) and changes_in_training(model, call, examples)
+        return self._compares_parts(job) and changes_in_training(model, call, self._few(examples, job))
 
     def _by_parts(self, loss: Loss, teacher: Call | None, examples: ExampleSet, job: Job) -> Loss:
         """The loss with the distances of all parts, where these are compared."""
@@ -328,8 +328,8 @@ class Finetune(Pass):
     ) -> Features | None:
         if not self.feature_weight or teacher is None:
             return None
-        batch = examples.batch(range(min(self._batch_size(job), len(examples))))
-        features = matched(student, teacher, batch, self.feature_weight)
+        few = self._few(examples, job)
+        features = matched(student, teacher, few, self.feature_weight)
         if features.skipped:
             names = ", ".join(features.skipped[:3]) + (" ..." if len(features.skipped) > 3 else "")
             job.warn(
@@ -403,15 +403,22 @@ class Finetune(Pass):
             )
         return Judge(examples, self._batch_size(job), loss, teacher and Teacher(teacher, len(examples)))
 
-    def _optimizer(self, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
+    def _optimizer(
+        self, model: torch.nn.Module, call: Call, few: Examples, rate: float
+    ) -> torch.optim.Optimizer:
         import torch
 
         values = [value for value in torch_modules.parameters(model) if value.requires_grad]
+        grouped = groups(values, rate_shares(model, call, few))
         # Fused: one call for all weights instead of ten for each, of which there may be hundreds.
         common: dict[str, Any] = {"lr": rate, "weight_decay": self.weight_decay, "fused": True}
         if self.optimizer == "adamw":
-            return torch.optim.AdamW(values, **common)
-        return torch.optim.SGD(values, momentum=0.9, nesterov=True, **common)
+            return torch.optim.AdamW(grouped, **common)
+        return torch.optim.SGD(grouped, momentum=0.9, nesterov=True, **common)
+
+    def _few(self, examples: ExampleSet, job: Job) -> Examples:
+        """The first batch: some networks take no smaller one."""
+        return examples.batch(range(min(self._batch_size(job), len(examples))))
 
     def _batch_size(self, job: Job) -> int:
         """The option, or the one batch size that the recipe's inputs have."""

@@ -17,7 +17,10 @@ from optcli.errors import InputError, StepError
 from optcli.models.formats import torch as torch_format
 from optcli.models.sources.python import PythonSource
 from optcli.passes import Job
+from optcli.passes._torch.examples import ExampleSet
+from optcli.passes._torch.learning import caller
 from optcli.passes._torch.part_distances import are_no_classes, part_distances
+from optcli.passes._torch.rates import groups, rate_shares
 from optcli.passes.finetune import Finetune
 from optcli.settings.outputs import OutputPart
 from optcli.settings.postprocess import PostprocessSettings
@@ -254,3 +257,25 @@ def test_with_the_roundings_of_int8_in_it_a_detector_learns_as_well(tmp_path, mo
     assert facts["compared"] == ["output: boxes", "output: objectness", "output: scores"]
     losses = [record["validation_loss"] for record in facts["curve"]]
     assert min(losses[1:]) < losses[0] < 0.2, "integers cost little, and training wins some of it back"
+
+
+def test_layers_that_read_large_values_have_smaller_steps(tmp_path):
+    """A few steps on pixels of 0 to 255 ruined the first layer of a detector."""
+
+    @dataclass
+    class Pixels(Annotated):
+        def __getitem__(self, index):
+            sample = super().__getitem__(index)
+            return replace(sample, inputs={"image": 255 * sample.inputs["image"]})
+
+    origin = detector(tmp_path)
+    model = torch_format.open(origin.path)
+    call = caller(model, IMAGE, "cpu")
+    shares = []
+    for data in (Annotated(8), Pixels(8)):
+        found = rate_shares(model, call, ExampleSet(data, "training").batch(range(8)))
+        shares.append(found.get(id(model.stem[0].weight), 1.0))
+    assert shares[0] == 1
+    assert 0.01 < shares[1] < 0.05
+    grouped = groups(list(model.parameters()), {id(model.stem[0].weight): 0.02})
+    assert {len(each["params"]): each["share"] for each in grouped} == {1: 0.02, 7: 1.0}

@@ -184,14 +184,13 @@ def training_mode(model: torch.nn.Module, *, own_layers: bool) -> None:
             module.training = True
 
 
-def changes_in_training(model: torch.nn.Module, call: Call, examples: ExampleSet) -> bool:
+def changes_in_training(model: torch.nn.Module, call: Call, batch: Examples) -> bool:
     """Whether a network gives other outputs in training mode, or fails: detectors' heads often do.
 
     Changes nothing, and leaves the network in evaluation mode.
     """
     import torch
 
-    batch = examples.batch(range(min(2, len(examples))))
     state = {name: value.clone() for name, value in torch_modules.state(model).items()}
     shapes: list[list[Any]] = []
     with torch.no_grad():

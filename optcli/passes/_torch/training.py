@@ -288,7 +288,7 @@ class Training:
             at = begun + step if steps == planned else begun + planned * step / steps
             rate = self.learning_rate * schedule(at, course)
             for group in self.optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group.get("share", 1.0)
             loss = self._step(batch if views is None else views(batch), values, masks)
             if not math.isfinite(loss):
                 raise StepError(
