@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from optcli.errors import InputError, did_you_mean
-from optcli.outputs.meaning import Exported, OutputMeaning, OutputPart, exported
-from optcli.settings.outputs import SIZES, Kind, OutputSettings
+from optcli.outputs.meaning import Exported, OutputMeaning, exported
+from optcli.settings.outputs import SIZES, Kind, OutputPart, OutputSettings
 from optcli.settings.postprocess import BoxDecoding, PostprocessSettings, RowDecoding
 
 MASK_COEFFICIENTS = 32

@@ -21,9 +21,9 @@ from optcli.outputs.describing import (
     of_exporter,
     of_one_sample,
 )
-from optcli.outputs.meaning import Exported, OutputMeaning, OutputPart, Source, exported
+from optcli.outputs.meaning import Exported, OutputMeaning, Source, exported
 from optcli.settings import TensorSpec, image_size
-from optcli.settings.outputs import OutputSettings
+from optcli.settings.outputs import Kind, OutputPart, OutputSettings
 from optcli.settings.postprocess import PostprocessSettings
 
 _STRIDES = (8, 16, 32)
@@ -95,13 +95,24 @@ def meanings(
     metadata: Mapping[str, str] | None = None,
     settings: Mapping[str, OutputSettings] | None = None,
     postprocess: PostprocessSettings | None = None,
+    metric_reads: Kind | None = None,
+    metric_output: str | None = None,
 ) -> list[OutputMeaning]:
     """What each output means: as `describe` says, and where nobody says it, guessed by their shapes.
 
-    `settings` and `postprocess` are a recipe's. Raises as `describe`.
+    `settings`, `postprocess` and what the metric reads are a recipe's. Raises as `describe`.
     """
     seen = of_one_sample(outputs)
-    known = list(describe(seen, settings=settings, postprocess=postprocess, metadata=metadata))
+    known = list(
+        describe(
+            seen,
+            settings=settings,
+            postprocess=postprocess,
+            metric_reads=metric_reads,
+            metric_output=metric_output,
+            metadata=metadata,
+        )
+    )
     proposal = guess(outputs, inputs)
     if proposal.source != "shape" or any(each.source not in ("shape", "unknown") for each in known):
         return known

@@ -10,36 +10,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from optcli.settings.outputs import Kind
-
-if TYPE_CHECKING:
-    import numpy as np
+from optcli.settings.outputs import OutputPart
 
 Source = Literal["recipe", "metadata", "shape", "unknown"]
 Task = Literal["detect", "segment", "pose", "obb", "classify", "semantic", "depth", "embed"]
 _TASKS: tuple[Task, ...] = Task.__args__  # type: ignore[attr-defined]
 _MOST_CLASSES = 100_000
-
-
-@dataclass(frozen=True)
-class OutputPart:
-    """Some entries `start` to `stop` of the dimension `axis` of a sample (from 0, without the batch).
-
-    `axis` None: the whole output.
-    """
-
-    kind: Kind
-    axis: int | None = None
-    start: int = 0
-    stop: int | None = None
-
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        """The part of rows `[samples, ...]`; nothing is copied."""
-        if self.axis is None:
-            return rows
-        return rows[(slice(None),) * (self.axis + 1) + (slice(self.start, self.stop),)]
 
 
 WORDS = {

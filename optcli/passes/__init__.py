@@ -19,6 +19,7 @@ from optcli.files import registry
 from optcli.observer import Observer
 from optcli.sample import SampleSet
 from optcli.settings import Settings, TensorSpec
+from optcli.settings.outputs import OutputPart
 
 Role = Literal["calibration", "training", "validation"]
 
@@ -38,7 +39,8 @@ class Job:
     `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
     `preparation` has the steps of the recipe's `prepare` as `data.images` reads them, and the `layout`,
     for a pass that `reads_preparation`; None where the recipe has none. `postprocess` is how a
-    detector's outputs are decoded, for a pass that `reads_postprocess`: a kind and its settings.
+    detector's outputs are decoded, for a pass that `reads_postprocess`: a kind and its settings. For a
+    pass that `reads_outputs` it may be a guess, and `parts` says what each output holds, by its name.
     """
 
     out: Path
@@ -58,6 +60,7 @@ class Job:
     batch_sizes: tuple[int, ...] = ()
     preparation: dict[str, Any] | None = None
     postprocess: tuple[str, Mapping[str, Any]] | None = None
+    parts: Mapping[str, tuple[OutputPart, ...]] = field(default_factory=dict)
 
     @property
     def work_folder(self) -> Path:
@@ -96,12 +99,12 @@ class Pass(Settings):
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
     says that the result depends on the CPU or GPU it was made on (`bound_to` on what of it),
     `uses_batch_sizes` that it depends on the batch sizes at which latency is measured,
-    `reads_preparation` and `reads_postprocess` that it depends on what the recipe says of them, `last`
-    that no pass can follow. `computes_on_one_core` says that it takes seconds and leaves the other
-    cores free: the build runs its parent on them, for the comparison. `reads_origin` says that `run`
-    reads `job.origin`: a build then copies that for it. Of a pass that is not optcli's own it is taken
-    for granted. `imports_ahead` names modules that `run` imports beside the packages of `needs`: a
-    build imports them while other steps run, so importing one must start no thread.
+    `reads_preparation`, `reads_postprocess` and `reads_outputs` that it depends on what the recipe says
+    of them, `last` that no pass can follow. `computes_on_one_core` says that it takes seconds and
+    leaves the other cores free: the build runs its parent on them, for the comparison. `reads_origin`
+    says that `run` reads `job.origin`: a build then copies that for it. Of a pass that is not optcli's
+    own it is taken for granted. `imports_ahead` names modules that `run` imports beside the packages of
+    `needs`: a build imports them while other steps run, so importing one must start no thread.
     """
 
     accepts: ClassVar[tuple[Format, ...]]
@@ -116,6 +119,7 @@ class Pass(Settings):
     reads_origin: ClassVar[bool] = False
     reads_preparation: ClassVar[bool] = False
     reads_postprocess: ClassVar[bool] = False
+    reads_outputs: ClassVar[bool] = False
     imports_ahead: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -197,6 +201,7 @@ class Traits:
     uses_batch_sizes: bool = False
     reads_preparation: bool = False
     reads_postprocess: bool = False
+    reads_outputs: bool = False
     last: bool = False
     checks_source: bool = False
     reads_origin: bool = True
@@ -222,6 +227,7 @@ class Traits:
             uses_batch_sizes=configured.uses_batch_sizes,
             reads_preparation=configured.reads_preparation,
             reads_postprocess=configured.reads_postprocess,
+            reads_outputs=configured.reads_outputs,
             last=configured.last,
             checks_source=type(configured).check_source is not Pass.check_source,
             reads_origin=configured.reads_origin or reference is not None,

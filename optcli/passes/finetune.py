@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,13 +16,21 @@ from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._on_gpu import bound_to, needs_of
-from optcli.passes._torch import pace
-from optcli.passes._torch.checkpoint import TrainingProgress
 from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
-from optcli.passes._torch.examples import ExampleSet, Views, harmless
-from optcli.passes._torch.learning import Features, Judge, Loss, Teacher, matched
-from optcli.passes._torch.networks import network
-from optcli.passes._torch.pace import MOST_HELD_OUT, EarlyStopping
+from optcli.passes._torch.examples import Examples, ExampleSet, Views, harmless
+from optcli.passes._torch.learning import (
+    Features,
+    Judge,
+    Loss,
+    Teacher,
+    changes_in_training,
+    matched,
+    some_answers,
+)
+from optcli.passes._torch.networks import kept_zeros, network
+from optcli.passes._torch.pace import MOST_HELD_OUT, EarlyStopping, training_facts
+from optcli.passes._torch.part_distances import are_no_classes, part_distances
+from optcli.passes._torch.rates import groups, rate_shares
 from optcli.passes._torch.training import Training
 
 if TYPE_CHECKING:
@@ -49,6 +58,7 @@ class Finetune(Pass):
     device_bound: ClassVar[bool] = True
     uses: ClassVar[tuple[Role, ...]] = ("training", "validation")
     reads_origin: ClassVar[bool] = True
+    reads_outputs: ClassVar[bool] = True
 
     device: Literal["cpu", "cuda"] = Field("cpu", description="where it trains")
     epochs: int = Field(5, ge=0, description="times to go through the training data")
@@ -79,9 +89,11 @@ class Finetune(Pass):
         "and those of the teacher's blocks of the same name and shape",
     )  # fmt: skip
     temperature: float = Field(2.0, gt=0, description="softens logits before they are compared")
-    compare: Literal["logits", "outputs"] = Field(
-        "logits",
-        description="what the teacher is compared by: the class scores, or every output's values",
+    compare: Literal["auto", "logits", "outputs"] = Field(
+        "auto",
+        description="what the teacher is compared by: `logits`, the class scores of one output, or all"
+        " `outputs`, each part by a distance of its own (boxes, scores, masks, embeddings), as recipe"
+        " or file describe them; `auto`: `outputs` where these are known to be no class scores",
     )
     augment: Literal["off", "auto"] = Field(
         "off",
@@ -188,12 +200,14 @@ class Finetune(Pass):
                 f"fine-tuning needs FP32 weights, found {torch_format.precision(model)}",
                 hint="put finetune before passes that quantize or convert to another precision",
             )
-        examples, held_out = self._divided(ExampleSet(job.training, "training"), job)
+        examples = self._examples("training", job)
         loss = self._loss(source, examples)
+        examples, held_out = self._divided(examples, job)
         computing = self._computing(model, examples, job)
         is_taught = loss.weight or self.feature_weight or held_out
         teacher = self._teacher(job, computing) if is_taught else None
         call = computing.calling(model, job.inputs)
+        loss = self._by_parts(loss, teacher and teacher[1], examples, job)
         features = self._features((model, call), teacher, examples, job)
         views = self._views(loss, teacher, examples, job)
         rate = self.learning_rate or _RATES[self.optimizer]
@@ -206,7 +220,7 @@ class Finetune(Pass):
             teacher=_remembering(teacher[1], examples, features or views)
             if teacher and (loss.weight or self.feature_weight)
             else None,
-            optimizer=self._optimizer(model, rate),
+            optimizer=self._optimizer(model, call, self._few(examples, job), rate),
             epochs=self.epochs,
             batch_size=self._batch_size(job),
             learning_rate=rate,
@@ -219,6 +233,7 @@ class Finetune(Pass):
             views=views,
             max_seconds=self.max_minutes and 60 * self.max_minutes,
             stopping=self._stopping(held_out, teacher, loss, job),
+            own_layers=self._own_layers(model, call, examples, job),
         )
         with features.taken(model, teacher[0]) if features and teacher else nullcontext():
             progress = training.run(job)
@@ -237,11 +252,10 @@ class Finetune(Pass):
         return Made(facts={"finetuning": facts | computing.facts(), **known})
 
     def _computing(self, model: torch.nn.Module, examples: ExampleSet, job: Job) -> Computing:
-        size = min(self._batch_size(job), len(examples))
         computing = chosen(
             model,
             job.inputs,
-            examples.batch(range(size)),
+            self._few(examples, job),
             job.device,
             autocast=self.autocast,
             channels_last=self.channels_last,
@@ -263,7 +277,33 @@ class Finetune(Pass):
                 f"the training samples have no labels, and distillation_weight is {weight:g}",
                 hint="give them labels, or set `distillation_weight: 1`: the teacher alone",
             )
-        return Loss(output, weight, self.temperature, self.label_smoothing, self.compare)
+        return Loss(output, weight, self.temperature, self.label_smoothing)
+
+    def _examples(self, role: Role, job: Job) -> ExampleSet:
+        """The samples of a role; without their labels where the outputs are no scores for these."""
+        examples = ExampleSet(getattr(job, role), role)
+        wants_labels = self.distillation_weight is not None and self.distillation_weight < 1
+        if not examples.labelled or wants_labels or not self._compares_parts(job):
+            return examples
+        job.warn(f"the labels of the {role} samples are not used: the outputs are no scores for them")
+        return examples.without_labels()
+
+    def _compares_parts(self, job: Job) -> bool:
+        """Whether every output is compared, part by part."""
+        if self.compare == "auto" and self.output is None:
+            return are_no_classes(job.parts)
+        return self.compare == "outputs"
+
+    def _own_layers(self, model: torch.nn.Module, call: Call, examples: ExampleSet, job: Job) -> bool:
+        """Whether PyTorch's own layers alone are put into training mode."""
+        return self._compares_parts(job) and changes_in_training(model, call, self._few(examples, job))
+
+    def _by_parts(self, loss: Loss, teacher: Call | None, examples: ExampleSet, job: Job) -> Loss:
+        """The loss with the distances of all parts, where these are compared."""
+        if teacher is None or not loss.weight or not self._compares_parts(job):
+            return loss
+        answers = some_answers(teacher, examples, self._batch_size(job))
+        return replace(loss, distances=part_distances(job.parts, job.postprocess, answers))
 
     def _teacher(self, job: Job, computing: Computing) -> tuple[torch.nn.Module, Call]:
         if job.origin.format != Format.TORCH:
@@ -285,8 +325,8 @@ class Finetune(Pass):
     ) -> Features | None:
         if not self.feature_weight or teacher is None:
             return None
-        batch = examples.batch(range(min(self._batch_size(job), len(examples))))
-        features = matched(student, teacher, batch, self.feature_weight)
+        few = self._few(examples, job)
+        features = matched(student, teacher, few, self.feature_weight)
         if features.skipped:
             names = ", ".join(features.skipped[:3]) + (" ..." if len(features.skipped) > 3 else "")
             job.warn(
@@ -320,6 +360,9 @@ class Finetune(Pass):
         """The samples to train on, and those that say when it may end, where that is wanted."""
         if self.stop_at_drop is None and self.give_up_at_drop is None:
             return examples, None
+        if not examples.labelled and self._compares_parts(job):
+            job.warn("nothing says which held-out samples are right: no early stopping")
+            return examples, None
         held_out = min(self.held_out, int(MOST_HELD_OUT * len(examples)))
         if not held_out:
             job.warn(
@@ -349,7 +392,7 @@ class Finetune(Pass):
     def _judge(self, job: Job, loss: Loss, teacher: Call | None) -> Judge | None:
         if not self.validate_epochs:
             return None
-        examples = ExampleSet(job.validation, "validation")
+        examples = self._examples("validation", job)
         if not examples.labelled and teacher is None:
             raise StepError(
                 "the validation samples have no labels, and there is no teacher",
@@ -357,15 +400,22 @@ class Finetune(Pass):
             )
         return Judge(examples, self._batch_size(job), loss, teacher and Teacher(teacher, len(examples)))
 
-    def _optimizer(self, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
+    def _optimizer(
+        self, model: torch.nn.Module, call: Call, few: Examples, rate: float
+    ) -> torch.optim.Optimizer:
         import torch
 
         values = [value for value in torch_modules.parameters(model) if value.requires_grad]
+        grouped = groups(values, rate_shares(model, call, few))
         # Fused: one call for all weights instead of ten for each, of which there may be hundreds.
         common: dict[str, Any] = {"lr": rate, "weight_decay": self.weight_decay, "fused": True}
         if self.optimizer == "adamw":
-            return torch.optim.AdamW(values, **common)
-        return torch.optim.SGD(values, momentum=0.9, nesterov=True, **common)
+            return torch.optim.AdamW(grouped, **common)
+        return torch.optim.SGD(grouped, momentum=0.9, nesterov=True, **common)
+
+    def _few(self, examples: ExampleSet, job: Job) -> Examples:
+        """The first batch: some networks take no smaller one."""
+        return examples.batch(range(min(self._batch_size(job), len(examples))))
 
     def _batch_size(self, job: Job) -> int:
         """The option, or the one batch size that the recipe's inputs have."""
@@ -376,50 +426,3 @@ class Finetune(Pass):
 def _remembering(call: Call, examples: ExampleSet, needs_all: Features | Views | None) -> Teacher:
     """The teacher; where its blocks are matched or images change, it computes every batch."""
     return Teacher(call, len(examples)) if needs_all is None else Teacher(call, len(examples), 0)
-
-
-def kept_zeros(
-    model: torch.nn.Module, source: Artifact, prefixes: tuple[str, ...] = ("",)
-) -> dict[str, torch.Tensor]:
-    """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name.
-
-    `prefixes` are what `model` may put before the names that the weights have in `source`.
-    """
-    thinned = source.facts.get("sparsity", {}).get("layers", {})
-    names = {f"{prefix}{name}" for prefix in prefixes for name in thinned}
-    return {
-        name: (v != 0).to(v.dtype) for name, v in torch_modules.named_parameters(model) if name in names
-    }
-
-
-def training_facts(progress: TrainingProgress, training: Training) -> dict[str, Any]:
-    """What is to be known of a training that is over, as plain data."""
-    loss = training.loss
-    facts: dict[str, Any] = {
-        "epochs": progress.epoch,
-        "best_epoch": progress.best_epoch,
-        "stopped_early": progress.stopped is not None
-        or progress.epoch < (progress.planned or training.epochs),
-        "training_samples": len(training.examples),
-        "learning_rate": training.learning_rate,
-        "batch_size": training.batch_size,
-        "distillation_weight": loss.weight,
-        "curve": progress.curve,
-    }
-    if training.features is not None:
-        facts["feature_weight"] = training.features.weight
-        facts["features"] = list(training.features.names)
-    if training.views is not None and training.shows_views(progress):
-        facts["augmentation"] = {"mirrored": training.views.mirrors, "shift": training.views.shift}
-    if training.stopping is not None:
-        facts["early_stopping"] = pace.facts_of_stopping(
-            training.stopping, progress.looks, progress.stopped
-        )
-    if training.max_seconds is not None:
-        facts |= {"max_minutes": training.max_seconds / 60, "epochs_that_fit": progress.planned}
-    if training.judge is not None and progress.before is not None and progress.best is not None:
-        facts["validation_samples"] = len(training.judge.examples)
-        facts["validation_judged_by"] = "labels" if training.judge.examples.labelled else "teacher"
-        facts["validation_accuracy_before"] = progress.before.share
-        facts["validation_accuracy"] = progress.best.share
-    return facts

@@ -384,7 +384,7 @@ def weigh_by_loss(
     size = max((s for spec in job.inputs if isinstance(s := spec.shape[0], int)), default=1)
     call = caller(torch_modules.evaluating(model), job.inputs, "cpu")
     output = (source.facts.get("outputs") or ["output"])[0]
-    loss = Loss(output, 0.0, 1.0, 0.0, "logits")
+    loss = Loss(output, 0.0, 1.0, 0.0)
     labelled = examples.labelled and _fits(loss, examples, call(examples.batch(positions[:1] * size)))
     worth = {name: torch.zeros_like(value) for name, value in torch_modules.named_parameters(model)}
     for index in range(0, len(positions), size):

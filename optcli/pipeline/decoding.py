@@ -18,6 +18,7 @@ from optcli.outputs.describing import of_one_sample
 from optcli.outputs.meaning import Source
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
+from optcli.settings.outputs import OutputPart
 from optcli.settings.postprocess import PostprocessSettings
 
 _SAID_BY = {
@@ -92,6 +93,34 @@ def decoding_of(recipe: Recipe, artifact: Artifact) -> Decoding:
     if any(isinstance(spec.value, str) for spec in recipe.inputs):
         settings = settings.told_the_size()
     return Decoding(settings, source, known)  # type: ignore[arg-type]
+
+
+def described(
+    recipe: Recipe, artifact: Artifact
+) -> tuple[PostprocessSettings | None, dict[str, tuple[OutputPart, ...]]]:
+    """How an artifact is decoded, and what each output holds: as somebody says, else by its shape."""
+    declared, _ = outputs.of_facts(artifact.facts)
+    settings, judged = decoding_of(recipe, artifact).settings, recipe.accuracy
+    meanings = outputs.meanings(
+        declared,
+        recipe.inputs,
+        metadata=exporter_metadata.of_facts(artifact.facts),
+        settings=recipe.outputs if declared else None,
+        postprocess=settings,
+        metric_reads=reads(judged.metric) if judged else None,
+        metric_output=judged.output if judged else None,
+    )
+    return settings, {each.output: each.parts for each in meanings}
+
+
+def said_of_outputs(recipe: Recipe) -> list[Any]:
+    """What a recipe says of its outputs, as plain data."""
+    judged = recipe.accuracy
+    return [
+        {name: each.model_dump(mode="json") for name, each in recipe.outputs.items()},
+        recipe.postprocess and recipe.postprocess.model_dump(mode="json"),
+        judged and [reads(judged.metric), judged.output],
+    ]
 
 
 def own_postprocess(facts: Mapping[str, Any]) -> PostprocessSettings | None:

@@ -17,7 +17,7 @@ from optcli.errors import OptcliError, StepError, WorkerEndError
 from optcli.observer import Observer
 from optcli.pipeline import ray_session
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
-from optcli.pipeline.decoding import decoding_of, require_outputs
+from optcli.pipeline.decoding import decoding_of, described, require_outputs
 from optcli.pipeline.local_maker import LocalMaker, StepWorkers, log_of
 from optcli.pipeline.messages import (
     GROUND,
@@ -37,6 +37,7 @@ from optcli.pipeline.plan import BuildPlan, Step, prepared_role
 from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
+from optcli.settings.outputs import OutputPart
 from optcli.store import Admission, Entry, Store
 from optcli.workers import libraries, memory
 
@@ -296,9 +297,12 @@ class Execution:
             )
             return Call("optcli.pipeline.step:make_source", source, WrittenArtifact)
         role = prepared_role(recipe) if step.traits.reads_preparation else None
-        decoding = None
+        parent, decoding = self._opened(step.parent), None
+        parts: dict[str, tuple[OutputPart, ...]] = {}
         if step.traits.reads_postprocess:
-            decoding = decoding_of(recipe, self._opened(step.parent))
+            decoding = decoding_of(recipe, parent).known
+        if step.traits.reads_outputs:
+            decoding, parts = described(recipe, parent)
         request = PassRequest(
             step=label,
             inputs=recipe.inputs,
@@ -308,11 +312,12 @@ class Execution:
             seed=recipe.seed,
             batch_sizes=tuple(sorted(set(recipe.latency.batch_sizes))),
             traits=step.traits,
-            parent=self._opened(step.parent),
+            parent=parent,
             origin=self._opened(step.lineage()[0]),
             data={role: recipe.data[role] for role in step.traits.uses},
             prepare=recipe.data[role].prepare if role is not None else None,
-            postprocess=decoding.known if decoding is not None else None,
+            postprocess=decoding,
+            parts=parts,
         )
         if step.only_checks:
             return Call("optcli.pipeline.step:check_source", request, SourceFindings)

@@ -119,6 +119,9 @@ def _checked(request: LabelsRequest, log: Path | None) -> Checked:
     )
 
 
+_OTHER_CLASSES = (
+    "the training data are of other classes than the objects that are judged: their labels are not used"
+)
 _UNJUDGED = (
     "the evaluation data have labels, and the recipe has no `accuracy:`: outputs are compared with the"
     " baseline's, and nothing is judged by the labels; add `accuracy:` with a metric, such as top1 for"
@@ -147,6 +150,9 @@ def check(request: LabelsRequest, channel: Channel | None) -> Checked:
         for role, each in request.data.items()
         if (classes := _classes(each, request.folder)) is not None
     }
+    notes = [_OTHER_CLASSES] if _is_unlabelled(roles, request) else []
+    if notes:
+        del roles["training"]
     model = _model(request, label_maps, roles)
     settings: dict[str, LabelSettings | None] = {
         role: own.model_copy(update={"classes": own.classes or model.names})
@@ -161,7 +167,17 @@ def check(request: LabelsRequest, channel: Channel | None) -> Checked:
         for text in data.remarks(each, request.folder)
     ]
     doubts = (*result.doubts, *remarks)
-    return Checked({**settings, **result.roles}, result.notes, doubts, dict(result.orders))
+    notes += result.notes
+    return Checked({**settings, **result.roles}, tuple(notes), doubts, dict(result.orders))
+
+
+def _is_unlabelled(roles: Mapping[str, RoleClasses], request: LabelsRequest) -> bool:
+    """Whether training's images, of a detector, are of classes that no other role has."""
+    training = roles.get("training")
+    if training is None or request.postprocess is None or len(roles) < 2:
+        return False
+    others = {name for role, of in roles.items() if role != "training" for name in of.names}
+    return others.isdisjoint(training.names)
 
 
 def _request(recipe: Recipe, model: Artifact | None) -> LabelsRequest:

@@ -12,6 +12,7 @@ from optcli.data import DataSettings, Preparation
 from optcli.errors import StepError
 from optcli.passes import Traits
 from optcli.settings import TensorSpec
+from optcli.settings.outputs import OutputPart
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.store import Entry
 
@@ -51,7 +52,8 @@ class PassRequest:
 
     `folder` is the recipe's: paths in `data` and the user's own code are relative to it. `prepared` are
     folders with the samples of roles as they were prepared before; what is prepared now may be left in
-    `keep`. `prepare` and `postprocess` are what the recipe says, for a pass that reads it.
+    `keep`. `prepare`, `postprocess` and `parts` are what the recipe says, for a pass that
+    reads it.
     `free_bytes` of memory were free when the step began.
     """
 
@@ -68,6 +70,7 @@ class PassRequest:
     data: dict[str, DataSettings]
     prepare: Preparation | None = None
     postprocess: PostprocessSettings | None = None
+    parts: dict[str, tuple[OutputPart, ...]] = field(default_factory=dict)
     prepared: dict[str, Path] = field(default_factory=dict)
     keep: Path | None = None
     out: Path = Path()

@@ -19,6 +19,7 @@ from optcli.files.digest import FileDigests, of_value
 from optcli.models.sources import Source
 from optcli.passes import Traits
 from optcli.pipeline import keys
+from optcli.pipeline.decoding import said_of_outputs
 from optcli.recipe import Recipe, RunnerUse
 from optcli.runners import DEFAULTS, Runner
 from optcli.runners import find as find_runner
@@ -270,6 +271,8 @@ class _Context:
             ingredients["prepare"] = {k: self.roles[role][k] for k in ("settings", "versions")}
         if traits.reads_postprocess and (after := self.recipe.postprocess) is not None:
             ingredients["postprocess"] = after.model_dump(mode="json")
+        if traits.reads_outputs:
+            ingredients["outputs"] = said_of_outputs(self.recipe)
         if traits.uses_batch_sizes:
             ingredients["batch_sizes"] = sorted(set(self.recipe.latency.batch_sizes))
         return Step(

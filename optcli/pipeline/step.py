@@ -140,6 +140,7 @@ def _job(request: PassRequest, channel: Channel | None) -> Job:
         out=request.out,
         inputs=inputs,
         postprocess=None if request.postprocess is None else request.postprocess.detector,
+        parts=request.parts,
         preparation=None if request.prepare is None else _written_out(request.prepare),
         origin=request.origin,
         observer=_Reporting(channel),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 
 from optcli.settings import Settings
+
+Rows = TypeVar("Rows")
 
 Kind = Literal[
     "boxes",
@@ -27,6 +30,25 @@ Kind = Literal[
 ]
 # Of kinds that are always as many numbers.
 SIZES: Mapping[str, int] = {"boxes": 4, "objectness": 1, "class_numbers": 1, "rows": 6, "angle": 1}
+
+
+@dataclass(frozen=True)
+class OutputPart:
+    """Some entries `start` to `stop` of the dimension `axis` of a sample (from 0, without the batch).
+
+    `axis` None: the whole output.
+    """
+
+    kind: Kind
+    axis: int | None = None
+    start: int = 0
+    stop: int | None = None
+
+    def of(self, rows: Rows) -> Rows:
+        """The part of an array or tensor `[samples, ...]`; nothing is copied."""
+        if self.axis is None:
+            return rows
+        return rows[(slice(None),) * (self.axis + 1) + (slice(self.start, self.stop),)]  # type: ignore[index, no-any-return]
 
 
 class PartSettings(Settings):

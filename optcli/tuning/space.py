@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ from optcli import environment, passes, runners
 from optcli.artifact import Format
 from optcli.pipeline.plan import source_of
 from optcli.recipe import Recipe, passes_between
+from optcli.settings import image_size
 from optcli.tuning.candidates import TrialCandidate, Use
 
 Parameters = dict[str, Any]
@@ -48,7 +50,8 @@ _OTHER_PRECISIONS = {
     "executorch": ("fp32", "int8"),
 }
 _MOST_EPOCHS = 200
-_BATCH = 64
+# Samples of a step, and the most pixels: a training of minutes needs hundreds of steps.
+_BATCH, _LEAST_BATCH, _PIXELS = 64, 8, 1 << 20
 # A training gives up where, after half of its time, so many bars are lost on held-out samples, and at
 # least this share of them. See benchmarks/README.md.
 _HOPELESS, _LEAST_HOPELESS = 12, 0.12
@@ -210,20 +213,26 @@ class Space:
                     options["learning_rate"] = cut["rate"]
                 if cut.get("feature_weight"):
                     options["feature_weight"] = cut["feature_weight"]
-                yield "finetune", {**options, "batch_size": _BATCH, "augment": "auto"}
+                yield "finetune", {"batch_size": _BATCH, **options, "augment": "auto"}
 
     def finetuning(self, seconds: float) -> dict[str, Any]:
         """Options of a pass that trains for so many seconds."""
         # The last epoch counts: validation samples choose between trials, and nothing within one.
         options = {"epochs": _MOST_EPOCHS, "max_minutes": round(seconds / 60, 2)}
+        pixels = prod(image_size(self.recipe.inputs) or ())
+        if pixels * _BATCH > _PIXELS:
+            options["batch_size"] = max(_LEAST_BATCH, 1 << (_PIXELS // pixels).bit_length() - 1)
         return {**options, "validate_epochs": False}
 
     def _early_end(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Where a training may end early, by samples that are held out of it.
 
-        Those of validation would choose twice. Held-out samples are judged by top-1.
+        Those of validation would choose twice. Held-out samples are judged by top-1, which a detector
+        does not have.
         """
         accuracy = self.recipe.accuracy
+        if self.recipe.postprocess is not None:
+            return {}
         ends = {"stop_at_drop": parameters.get("stop_at", 0.0)}
         if accuracy is not None and accuracy.metric == "top1":
             ends["give_up_at_drop"] = min(1.0, max(_LEAST_HOPELESS, _HOPELESS * accuracy.bar(1.0)))

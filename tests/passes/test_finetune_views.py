@@ -23,7 +23,7 @@ from optcli.settings import TensorSpec
 pytestmark = pytest.mark.slow
 
 SIDE = 16
-LOSS = Loss("output", 0.5, 2.0, 0.0, "logits")
+LOSS = Loss("output", 0.5, 2.0, 0.0)
 IMAGE = (TensorSpec(name="image", shape=["batch", 1, SIDE, SIDE]),)
 CODE = """
     import torch

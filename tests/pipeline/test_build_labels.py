@@ -239,3 +239,15 @@ def test_labels_that_nothing_judges_are_named(folder, tmp_store):
         RECIPE.replace("accuracy: {{metric: {metric}}}\n", "").format(data=flat)
     )
     assert not labels.with_labels(load(folder / "recipe.yaml"), tmp_store).data_remarks
+
+
+@pytest.mark.slow
+def test_a_detector_is_trained_on_photos_of_any_classes(folder):
+    photos(folder, tench=1, goldfish=1)
+    data = coco(folder, {1: "cat", 2: "dog"}, (1, 2))
+    more = "data.training={source: imagefolder:photos, prepare: {resize: [8, 8]}}"
+    found = checked(recipe(folder, data, "map", "postprocess={boxes: {}}", more))
+    assert set(found.roles) == {"evaluation"}
+    assert "their labels are not used" in found.notes[0]
+    with pytest.raises(InputError, match="training"):
+        checked(recipe(folder, data, "top1", more))

@@ -1,12 +1,20 @@
 """How the outputs of an artifact are decoded, by whom, and what a recipe may say of them."""
 
+import json
+
 import numpy as np
 import pytest
 
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
 from optcli.outputs import FileOutput
-from optcli.pipeline.decoding import decoding_of, require_outputs, with_decoding
+from optcli.pipeline.decoding import (
+    decoding_of,
+    described,
+    require_outputs,
+    said_of_outputs,
+    with_decoding,
+)
 from optcli.recipe import load
 
 CELLS = 8 * 8 + 4 * 4 + 2 * 2
@@ -145,3 +153,29 @@ def test_what_is_there_is_no_error(tmp_path):
     require_outputs(recipe(tmp_path, more), artifact(tmp_path))
     # Of an artifact whose outputs nobody knows nothing can be said.
     require_outputs(recipe(tmp_path, "outputs: {y: logits}"), artifact(tmp_path, []))
+
+
+@pytest.mark.parametrize(
+    ("more", "metadata", "kinds", "decoded"),
+    [
+        ("postprocess: {boxes: {transposed: true}}", None, ["boxes", "scores"], True),
+        ("", SAID, ["boxes", "scores"], True),
+        ("", None, ["boxes", "scores"], True),  # a guess serves comparisons
+        (DATA + "accuracy: {metric: map}", None, ["boxes", "scores"], False),
+        (DATA + "accuracy: {metric: top1}", None, ["logits"], False),
+        ("outputs: {output0: embedding}", None, ["embedding"], False),
+    ],
+)
+def test_what_is_trained_is_told_what_its_outputs_hold(tmp_path, more, metadata, kinds, decoded):
+    settings, parts = described(recipe(tmp_path, more), artifact(tmp_path, metadata=metadata))
+    assert [part.kind for part in parts["output0"]] == kinds
+    assert (settings is not None) is decoded
+
+
+def test_what_a_recipe_says_of_its_outputs_is_plain_data(tmp_path):
+    said = [
+        said_of_outputs(recipe(tmp_path, more))
+        for more in ("", "outputs: {output0: embedding}", "postprocess: {rows: {}}")
+    ]
+    said.append(said_of_outputs(recipe(tmp_path, DATA + "accuracy: {metric: top1}")))
+    assert len({json.dumps(each) for each in said}) == len(said)

@@ -1,6 +1,7 @@
 """Trainings of a search end early, and the search knows how long they really were."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from optcli.recipe import load
 from optcli.report.tuning import trial_row
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
+from optcli.settings import TensorSpec
+from optcli.settings.postprocess import PostprocessSettings
 from optcli.tuning import trial_runner
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
@@ -59,6 +62,25 @@ def test_a_first_training_may_end_early_and_a_second_one_runs_to_its_end(
     aware = {"runtime": "openvino", "precision": "int8", "aware_s": 60, "stop_at": -0.01}
     ((_, options),) = space(tmp_path, accuracy).candidate(aware).passes
     assert QuantizeAware(**options).stop_at_drop == -0.01
+
+
+@pytest.mark.parametrize(("side", "size"), [(32, 64), (128, 64), (224, 16), (416, 8), (1024, 8)])
+def test_a_step_of_large_images_has_fewer_of_them(tmp_path: Path, side: int, size: int) -> None:
+    small = space(tmp_path, "{metric: top1, max_drop: 0.02}")
+    image = TensorSpec(name="image", shape=("batch", 3, side, side))
+    large = replace(small, recipe=small.recipe.model_copy(update={"inputs": (image,)}))
+    ((_, options),) = [each for each in large.candidate(CUT).passes if each[0] == "finetune"]
+    assert options["batch_size"] == size
+    assert "stop_at_drop" in options
+
+
+def test_of_a_detector_no_samples_are_held_out(tmp_path: Path) -> None:
+    """They would be judged by top-1."""
+    own = space(tmp_path, "{metric: top1, max_drop: 0.02}")
+    update = {"postprocess": PostprocessSettings.model_validate({"yolox": {}})}
+    detector = replace(own, recipe=own.recipe.model_copy(update=update))
+    ((_, options),) = [each for each in detector.candidate(CUT).passes if each[0] == "finetune"]
+    assert not {"stop_at_drop", "give_up_at_drop"} & set(options)
 
 
 @pytest.mark.parametrize(

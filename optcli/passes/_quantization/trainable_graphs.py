@@ -220,8 +220,12 @@ def trainable_network(
             parameters.disable_bias_correction = True
             quantized = quantized_network()
     storage = get_hook_storage(quantized)
-    for name, hook in list(storage.named_hooks()):
-        storage.set_submodule(name, _fake_quantizer_of(hook))
+    # Values that are concatenated share a quantizer, which then has several names.
+    replaced: dict[torch.nn.Module, torch.nn.Module] = {}
+    for name, shared in list(storage.named_hooks(remove_duplicate=False)):
+        if shared not in replaced:
+            replaced[shared] = _fake_quantizer_of(shared)
+        storage.set_submodule(name, replaced[shared])
     return quantized, tail
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,9 @@ class ExampleSet:
         own = isinstance(samples, CachingSampleSet | CachedSampleSet)
         self._samples = samples if own else CachingSampleSet(samples, memory_bytes=kept_bytes)
         self._role = role
-        self.labelled = self._samples[0].target is not None
+        target = self._samples[0].target
+        # Annotated objects, as a detector's samples have them, are no labels of classes.
+        self.labelled = target is not None and not isinstance(target, Mapping)
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -59,6 +61,12 @@ class ExampleSet:
         held = spread(len(self), held_out)
         rest = sorted(set(range(len(self))) - set(held))
         return self._only(rest), self._only(held)
+
+    def without_labels(self) -> ExampleSet:
+        """The same samples, for a network whose outputs their labels say nothing of."""
+        part = copy(self)
+        part.labelled = False
+        return part
 
     def _only(self, positions: Sequence[int]) -> ExampleSet:
         part = copy(self)
@@ -146,13 +154,16 @@ def harmless(teacher: Call, loss: Loss, examples: ExampleSet, size: int) -> View
 
     A mirrored digit is no digit, and a network that was trained on centred objects may know no others:
     the teacher's answers tell. With a view its top-1 on labels, or where there are none the share of
-    answers that it keeps, may be at most 2 points lower. `size` is that of a batch.
+    answers that it keeps, may be at most 2 points lower. A detector has to learn what its teacher says
+    of each view, whatever that is. `size` is that of a batch.
     """
     places = spread(len(examples), _SAMPLES)
     batches = list(examples.batches(places, size))
     name = _image(batches[0])
     if name is None:
         return "the network does not take one image of at least 16 by 16 with at most 4 channels"
+    if loss.distances is not None:
+        return Views(name, True, min(batches[0].feed[name].shape[2:]) // _PARTS[1])
     if any(batch.labels is not None and batch.labels.ndim != 1 for batch in batches):
         return "a label is not the class of an image"
     plain = [_answers(teacher, loss, batch) for batch in batches]

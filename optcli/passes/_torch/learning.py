@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, first_line
 from optcli.models.formats import torch_modules
 from optcli.models.formats.torch_calls import arguments, flatten_outputs
 from optcli.models.formats.torch_calls import channels_last as images_last
 from optcli.passes._torch.bfloat16 import casting
-from optcli.passes._torch.examples import Examples, ExampleSet
+from optcli.passes._torch.examples import Examples, ExampleSet, spread
+from optcli.passes._torch.part_distances import PartDistances
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # What a teacher's answers may take in memory; beyond it they are computed again.
 _KEPT_BYTES = 256 << 20
+# Samples that say how far apart answers are, and what these may take in memory.
+_ANSWERS, _ANSWERS_BYTES = 32, 64 << 20
 
 
 @dataclass(frozen=True)
@@ -96,16 +99,16 @@ def caller(
 class Loss:
     """Cross-entropy on labels and the distance to a teacher, `weight` of the second.
 
-    `logits`: the Kullback-Leibler divergence of the softened outputs, times the temperature's square
-    (Hinton, Vinyals, Dean, "Distilling the Knowledge in a Neural Network", 2015). `outputs`: the mean
-    squared difference of every output, as a fraction of the teacher's mean square.
+    The distance is the Kullback-Leibler divergence of the softened logits, times the temperature's
+    square (Hinton, Vinyals, Dean, "Distilling the Knowledge in a Neural Network", 2015), or that of
+    every output by its parts: `distances`.
     """
 
     output: str
     weight: float
     temperature: float
     label_smoothing: float
-    compare: Literal["logits", "outputs"]
+    distances: PartDistances | None = None
 
     def __call__(
         self, outputs: Outputs, labels: torch.Tensor | None, taught: Outputs | None
@@ -148,19 +151,59 @@ class Loss:
     def _taught(self, outputs: Outputs, taught: Outputs) -> torch.Tensor:
         from torch.nn import functional
 
-        if self.compare == "outputs":
-            # By position: a network may name its outputs otherwise while it trains.
-            pairs = [(a, b) for a, b in zip(outputs.values(), taught.values(), strict=True)]
-            errors = [
-                functional.mse_loss(a, b) / b.square().mean().clamp_min(1e-12)
-                for a, b in pairs
-                if a.is_floating_point()
-            ]
-            return sum(errors[1:], errors[0])
+        if self.distances is not None:
+            return self.distances(outputs, taught)
         student, teacher = self.logits(outputs), self.logits(taught)
         soft = [functional.log_softmax(x.float() / self.temperature, dim=1) for x in (student, teacher)]
         divergence = functional.kl_div(soft[0], soft[1], reduction="none", log_target=True)
         return divergence.sum(1).mean() * self.temperature**2
+
+
+def some_answers(call: Call, examples: ExampleSet, size: int) -> Outputs:
+    """What a network answers to a few samples, evenly spaced; a batch has `size` of them."""
+    import torch
+
+    found: list[Outputs] = []
+    with torch.no_grad():
+        for batch in examples.batches(spread(len(examples), _ANSWERS), min(size, len(examples))):
+            found.append(call(batch))
+            sizes = [sum(value.nbytes for value in each.values()) for each in found]
+            if sum(sizes) + sizes[-1] > _ANSWERS_BYTES:
+                break
+    return {name: torch.cat([each[name] for each in found]) for name in found[0]}
+
+
+def training_mode(model: torch.nn.Module, *, own_layers: bool) -> None:
+    """Put a network into training mode; with `own_layers` only what is PyTorch's own in it."""
+    if not own_layers:
+        model.train()
+        return
+    torch_modules.evaluating(model)
+    for module in torch_modules.modules(model):
+        if type(module).__module__.startswith("torch.nn."):
+            module.training = True
+
+
+def changes_in_training(model: torch.nn.Module, call: Call, batch: Examples) -> bool:
+    """Whether a network gives other outputs in training mode, or fails: detectors' heads often do.
+
+    Changes nothing, and leaves the network in evaluation mode.
+    """
+    import torch
+
+    state = {name: value.clone() for name, value in torch_modules.state(model).items()}
+    shapes: list[list[Any]] = []
+    with torch.no_grad():
+        torch_modules.evaluating(model)
+        shapes.append([value.shape for value in call(batch).values()])
+        training_mode(model, own_layers=False)
+        try:
+            shapes.append([value.shape for value in call(batch).values()])
+        except StepError:
+            shapes.append([])
+    model.load_state_dict(state)
+    torch_modules.evaluating(model)
+    return shapes[0] != shapes[1]
 
 
 class Teacher:
@@ -248,7 +291,7 @@ class Judge:
         import torch
 
         logits = self.loss.logits(outputs)
-        if labels is None and taught is not None and self.loss.compare == "logits":
+        if labels is None and taught is not None and self.loss.distances is None:
             labels = self.loss.logits(taught).argmax(1).cpu()
         if labels is None or logits.shape[:1] + logits.shape[2:] != labels.shape:
             return torch.zeros(0)

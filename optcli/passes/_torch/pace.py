@@ -13,7 +13,9 @@ from optcli.passes._torch.learning import Judge
 if TYPE_CHECKING:
     import torch
 
+    from optcli.passes._torch.checkpoint import TrainingProgress
     from optcli.passes._torch.learning import Call
+    from optcli.passes._torch.training import Training
 
 # Forward and backward take about three times as long as forward alone.
 _TRAINED, _JUDGED = 3, 1
@@ -202,3 +204,36 @@ def facts_of_stopping(
 def ending_steps(done: float) -> int:
     """The steps in which the learning rate falls to zero, after so many."""
     return max(_LEAST_ENDING, round(_ENDING_SHARE * done))
+
+
+def training_facts(progress: TrainingProgress, training: Training) -> dict[str, Any]:
+    """What is to be known of a training that is over, as plain data."""
+    loss = training.loss
+    facts: dict[str, Any] = {
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        "stopped_early": progress.stopped is not None
+        or progress.epoch < (progress.planned or training.epochs),
+        "training_samples": len(training.examples),
+        "learning_rate": training.learning_rate,
+        "batch_size": training.batch_size,
+        "distillation_weight": loss.weight,
+        "curve": progress.curve,
+    }
+    if loss.distances is not None:
+        facts["compared"] = loss.distances.names
+    if training.features is not None:
+        facts["feature_weight"] = training.features.weight
+        facts["features"] = list(training.features.names)
+    if training.views is not None and training.shows_views(progress):
+        facts["augmentation"] = {"mirrored": training.views.mirrors, "shift": training.views.shift}
+    if training.stopping is not None:
+        facts["early_stopping"] = facts_of_stopping(training.stopping, progress.looks, progress.stopped)
+    if training.max_seconds is not None:
+        facts |= {"max_minutes": training.max_seconds / 60, "epochs_that_fit": progress.planned}
+    if training.judge is not None and progress.before is not None and progress.best is not None:
+        facts["validation_samples"] = len(training.judge.examples)
+        facts["validation_judged_by"] = "labels" if training.judge.examples.labelled else "teacher"
+        facts["validation_accuracy_before"] = progress.before.share
+        facts["validation_accuracy"] = progress.best.share
+    return facts

@@ -13,7 +13,14 @@ from optcli.models.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._torch.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
 from optcli.passes._torch.examples import Examples, ExampleSet, Views
-from optcli.passes._torch.learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
+from optcli.passes._torch.learning import (
+    Judge,
+    Loss,
+    Score,
+    Teacher,
+    reestimate_batchnorm,
+    training_mode,
+)
 from optcli.passes._torch.pace import EarlyStopping, Pace, TrainingBudget, ending_steps
 from optcli.workers import memory
 
@@ -42,11 +49,12 @@ class Training:
     """All that decides how a network is trained.
 
     `zeros` maps a weight to what it is multiplied with after every step, so that its zeros stay.
-    `settle` averages the batch norms' statistics anew before every judgement. `features` are those of
-    the teacher to be matched, `views` change the images of a long training. With `max_seconds`, so many
-    of the epochs are trained as fit, by the pace of a few steps and then of every epoch; where not one
-    fits, or nothing is judged between them, they have fewer steps. The learning rate reaches the end of
-    its course all the same, also where `stopping` ends the training early.
+    `own_layers`: PyTorch's own layers alone are put into training mode. `settle` averages the batch
+    norms' statistics anew before every judgement. `features` are those of the teacher to be matched,
+    `views` change the images of a long training. With `max_seconds`, so many of the epochs are trained
+    as fit, by the pace of a few steps and then of every epoch; where not one fits, or nothing is judged
+    between them, they have fewer steps. The learning rate reaches the end of its course all the same,
+    also where `stopping` ends the training early.
     """
 
     model: torch.nn.Module
@@ -69,6 +77,7 @@ class Training:
     views: Views | None = None
     max_seconds: float | None = None
     stopping: EarlyStopping | None = None
+    own_layers: bool = False
 
     def run(self, job: Job) -> TrainingProgress:
         """Train all epochs, or those that a killed build has left over. Raises `StepError`."""
@@ -188,7 +197,7 @@ class Training:
         """The time of a step, and that of preparing its samples; leaves the network as it is."""
         state = {name: value.clone() for name, value in torch_modules.state(self.model).items()}
         order = self._order(1)
-        self.model.train()
+        training_mode(self.model, own_layers=self.own_layers)
         step_s = wait_s = 0.0
         for index in range(_TRIAL_STEPS):
             first = index * self.batch_size % self._whole(len(order))
@@ -265,7 +274,7 @@ class Training:
         course = round((self._last(progress) - number + 1) * steps / (1 - progress.share), 6)
         begun = progress.share * course
         planned = steps
-        self.model.train()
+        training_mode(self.model, own_layers=self.own_layers)
         values = list(torch_modules.parameters(self.model))
         masks = [(self.model.get_parameter(name), mask) for name, mask in self.zeros.items()]
         total = waited_s = 0.0
@@ -283,7 +292,7 @@ class Training:
             at = begun + step if steps == planned else begun + planned * step / steps
             rate = self.learning_rate * schedule(at, course)
             for group in self.optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group.get("share", 1.0)
             loss = self._step(batch if views is None else views(batch), values, masks)
             if not math.isfinite(loss):
                 raise StepError(
@@ -308,7 +317,7 @@ class Training:
         if stopping is None or progress.stopped or not stopping.is_due(share, len(progress.looks)):
             return False
         lost = stopping.lost(self.model, self.call)
-        self.model.train()
+        training_mode(self.model, own_layers=self.own_layers)
         if lost is None:
             return False
         progress.looks.append({"share": round(share, 3), "lost": round(lost, 5)})
