@@ -15,6 +15,7 @@ from optcli.artifact import Artifact
 from optcli.data.labels import class_names_in
 from optcli.errors import OptcliError, StoreError, raised_as
 from optcli.models.formats import exporter_metadata
+from optcli.pipeline import view
 from optcli.pipeline.accuracy import EVALUATION, EvaluationContext, evaluations
 from optcli.pipeline.decoding import decoding_of
 from optcli.pipeline.plan import BuildPlan
@@ -46,7 +47,7 @@ def of_build(
         wanted = recipe.report.pictures and plan.baseline in judged and others
         class_map = _class_map(recipe, artifacts[plan.baseline]) if wanted else None
         if not wanted or not (class_map or pictures.may_have(recipe.data["evaluation"])):
-            _remove(place)
+            view.remove(place, _ABOUT)
             return {}
     try:
         return _kept_or_drawn(plan, artifacts, others, context, place, class_map).variants
@@ -91,7 +92,7 @@ def _kept_or_drawn(
         key = ""
     hint = "make room, or set report: {pictures: false}"
     with raised_as(StoreError, "they cannot be written", of=OSError, place=str(place), hint=hint):
-        _remove(place)
+        view.remove(place, _ABOUT)
         fresh = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=place.parent))
         try:
             drawn = Pictures(key=key)
@@ -150,15 +151,3 @@ def _drawn_before(place: Path) -> Pictures | None:
     named = [(p.file, p.baseline_file) for each in stored.variants.values() for p in each]
     files = {place.parent / file for pair in named for file in pair}
     return stored if all(map(Path.is_file, files)) else None
-
-
-def _remove(place: Path) -> None:
-    """Remove the folder of pictures, if it is there. Raises `StoreError` for one of somebody else."""
-    if place.exists():
-        if not (place / _ABOUT).is_file():
-            raise StoreError(
-                "this folder is in the way: optcli did not write it",
-                place=str(place),
-                hint="move it away, or choose another place with --artifacts",
-            )
-        shutil.rmtree(place)

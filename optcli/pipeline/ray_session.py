@@ -15,6 +15,7 @@ from typing import Any
 from optcli import environment
 from optcli.environment import Needs
 from optcli.errors import MissingError, StepError, UsageError, first_line
+from optcli.models.formats.torch_devices import variables as set_variables
 
 LOCAL = "local"
 AUTO = "auto"
@@ -88,7 +89,7 @@ def started(address: str, cores: int, variables: dict[str, str] | None = None) -
             with (
                 chdir(own),
                 _quiet(),
-                _set({**(_OWN if address == LOCAL else {}), **(variables or {})}),
+                set_variables(**{**(_OWN if address == LOCAL else {}), **(variables or {})}),
             ):
                 ray.init(**given)
         except ConnectionError as error:
@@ -128,21 +129,6 @@ def _clear(folder: Path) -> None:
         number = path.name.removeprefix(_PREFIX).partition("-")[0]
         if number.isdecimal() and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
             shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def _set(variables: dict[str, str]) -> Iterator[None]:
-    """These variables in the environment, as long as the block runs."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

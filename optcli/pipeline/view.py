@@ -82,11 +82,11 @@ def write(path: Path, text: str) -> None:
             fresh.unlink(missing_ok=True)
 
 
-def remove(folder: Path) -> None:
-    """Remove a variant's folder, if it is there and optcli made it."""
+def remove(folder: Path, about: str = ABOUT) -> None:
+    """Remove a variant's folder, or another with a file `about`. Raises `StoreError` for others."""
     if not folder.exists():
         return
-    if not (folder / ABOUT).is_file():
+    if not (folder / about).is_file():
         raise StoreError(
             "this folder is in the way: optcli did not write it",
             place=str(folder),

@@ -92,11 +92,15 @@ def _pin(pids: tuple[int, ...], model_cpus: tuple[int, ...]) -> None:
     """Run the replicas of the model on their processors, and all else on the others."""
     import psutil
 
-    others = os.sched_getaffinity(0) - set(model_cpus)
+    others = _others(model_cpus)
     for pid in pids:
         with contextlib.suppress(OSError, psutil.Error):
             title = " ".join(psutil.Process(pid).cmdline())
             _pin_threads(pid, model_cpus if _REPLICA in title and _MODEL in title else others)
+
+
+def _others(model_cpus: tuple[int, ...]) -> set[int]:
+    return os.sched_getaffinity(0) - set(model_cpus)
 
 
 def _pin_threads(pid: int, cpus: Collection[int]) -> None:
