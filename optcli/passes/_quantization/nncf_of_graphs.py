@@ -130,7 +130,7 @@ def quick_matching() -> Iterator[None]:
         yield
         return
 
-    class Matcher(usual.MultiDiGraphMatcher):  # type: ignore[name-defined]
+    class Matcher(usual.MultiDiGraphMatcher):  # type: ignore[misc, name-defined]
         def __init__(self, graph: Any, pattern: Any, node_match: Any) -> None:
             super().__init__(graph, pattern.copy(), node_match=node_match)
 
