@@ -36,7 +36,7 @@ def test_what_a_library_says_at_length_is_cut():
         (
             "Could not guard on data-dependent expression u0 > 4\n"
             "Caused by: (torchvision/ops/boxes.py:86 in batched_nms)\n",
-            " at line 86 of torchvision/ops/boxes.py, in batched_nms: ",
+            " at line 86 of ops/boxes.py, in batched_nms: ",
         ),
         (
             "Data-dependent branching\nfrom user code:\n"

@@ -161,6 +161,18 @@ def _sizes(has: Mapping[str, Any], fill: tuple[float, ...], place: str) -> dict[
     """The size after resizing, by the forms in which processors say it."""
     size = {name: value for name, value in dict(has.get("size") or {}).items() if value}
     divisor, padded = has.get("size_divisor"), dict(has.get("pad_size") or {})
+    box = size.get("longest_edge")
+    if padded and has.get("do_pad"):
+        if size.keys() == {"longest_edge"} and set(padded.values()) == {box}:
+            return {"letterbox": {"size": (box, box), "fill": fill, "align": "top_left"}}
+        sides = [padded.get("height"), padded.get("width")]
+        greys = [round(value) for value in fill]
+        raise InputError(
+            f"the processor resizes to {size or 'no size'} and pads to {sides}: no step of `prepare`"
+            " does",
+            place=place,
+            hint=f"{_HINT}; nearest is letterbox: {{size: {sides}, fill: {greys}, align: top_left}}",
+        )
     if size.keys() == {"height", "width"} and not has.get("keep_aspect_ratio"):
         return {"resize": (size["height"], size["width"])}
     if size.keys() == {"shortest_edge"}:
@@ -172,10 +184,6 @@ def _sizes(has: Mapping[str, Any], fill: tuple[float, ...], place: str) -> dict[
         return {"resize": int(shortest / share), "crop": (shortest, shortest), "crop_rounding": "down"}
     if size.keys() == {"shortest_edge", "longest_edge"}:
         return {"resize": size["shortest_edge"], "longest": size["longest_edge"]}
-    box = size.get("longest_edge") or size.get("max_height")
-    square = size.get("max_width", box) == box
-    if box and square and set(padded.values()) == {box} and has.get("do_pad"):
-        return {"letterbox": {"size": (box, box), "fill": fill, "align": "top_left"}}
     if not size and divisor:
         return {"multiple_of": divisor}
     ratio_text = ", keeping the aspect ratio" if has.get("keep_aspect_ratio") else ""

@@ -7,14 +7,22 @@ into a pipe, and a thread of the parent copies it: the first bytes into the log,
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from optcli.errors import excerpt
+
 LARGEST_BYTES = 32 * 1024**2
 _PIECE = 1 << 16
 _END_BYTES = 256 * 1024
+# The innermost frame of Python in a report of `faulthandler`.
+_CRASHED_AT = re.compile(
+    r"^Current thread 0x\w+.*\(most recent call first\):\n +File \"(.+)\", line (\d+) in (.+)$",
+    re.MULTILINE,
+)
 _CUT = b"\n... the rest of what this worker wrote is left out\n"
 
 
@@ -72,3 +80,15 @@ def log_end(path: Path) -> str:
             return stream.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def last_words(path: Path | None) -> str:
+    """Where a worker crashed, by the last of Python's reports in its log, or what it wrote last."""
+    if path is None:
+        return ""
+    text = log_end(path)
+    if crashes := list(_CRASHED_AT.finditer(text)):
+        file, line, function = crashes[-1].groups()
+        return f"it crashed in {function}, line {line} of {Path(file).name}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"it wrote last: {excerpt(lines[-1], 200)}" if lines else "it wrote nothing before that"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
-from optcli.errors import Problem, StepError, WorkerEndError, ended_by, excerpt, from_record
+from optcli.errors import Problem, StepError, WorkerEndError, ended_by, from_record
 from optcli.files import folders
 from optcli.workers import channel, logs, messages
 from optcli.workers.lifetime import APART, stop
@@ -39,11 +38,6 @@ _LAST_WORDS_S = 2.0
 _LEAVING_S = 2.0
 # A fork server that imports something does not hear that it should end.
 _CLOSING_S = 0.1
-# The innermost frame of Python in a report of `faulthandler`.
-_CRASHED_AT = re.compile(
-    r"^Current thread 0x\w+.*\(most recent call first\):\n +File \"(.+)\", line (\d+) in (.+)$",
-    re.MULTILINE,
-)
 
 T = TypeVar("T")
 
@@ -199,22 +193,13 @@ class Child:
         code = self._ended(5.0)
         if code is None:
             self.kill()
-            return WorkerEndError("it closed its channel and did not end", hint=self._last_words())
+            return WorkerEndError(
+                "it closed its channel and did not end", hint=logs.last_words(self.log)
+            )
         if code < 0:
             reason, name = ended_by(-code)
-            return WorkerEndError(f"it {reason} ({name})", hint=self._last_words())
-        return WorkerEndError(f"it ended early with exit status {code}", hint=self._last_words())
-
-    def _last_words(self) -> str:
-        """Where it crashed, by the last of Python's reports in its log, or what it wrote last."""
-        if self.log is None:
-            return ""
-        text = logs.log_end(self.log)
-        if crashes := list(_CRASHED_AT.finditer(text)):
-            file, line, function = crashes[-1].groups()
-            return f"it crashed in {function}, line {line} of {Path(file).name}"
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return f"it wrote last: {excerpt(lines[-1], 200)}" if lines else "it wrote nothing before that"
+            return WorkerEndError(f"it {reason} ({name})", hint=logs.last_words(self.log))
+        return WorkerEndError(f"it ended early with exit status {code}", hint=logs.last_words(self.log))
 
 
 def _too_late(limit_s: float | None) -> WorkerEndError:

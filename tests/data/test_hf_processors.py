@@ -129,7 +129,21 @@ def photographs(shared: Path):
                 do_pad=True,
                 pad_size={"height": 80, "width": 80},
             ),
-            "80, 80",
+            r"resizes to .* and pads to \[80, 80\]: no step of `prepare` does",
+        ),
+        (
+            partial(
+                processor,
+                "DetrImageProcessor",
+                size={"max_height": 80, "max_width": 128},
+                do_pad=True,
+                pad_size={"height": 96, "width": 128},
+            ),
+            r"resizes to .* and pads to \[96, 128\]: no step of `prepare` does",
+        ),
+        (
+            partial(processor, "DetrImageProcessor", size={"max_height": 80, "max_width": 128}),
+            "resizes to .* `prepare` has no such size",
         ),
         (
             partial(processor, "CLIPImageProcessor", size={"shortest_edge": 100}),

@@ -485,7 +485,7 @@ def test_what_cannot_be_trained_says_so_before_it_trains(residual, tmp_path):
     fails("the model is fp16, wanted fp32", source=written(tmp_path / "half", "half"))
     fails("the model is int8", source=replace(residual, precision="int8"))
     fails("fits no module", ignored_modules=("lefft",))
-    fails("cannot be exported to ONNX", source=written(tmp_path / "branch", "Branching"))
+    fails("cannot follow the network at line", source=written(tmp_path / "branch", "Branching"))
     fails(
         "cannot follow the network at line",
         source=written(tmp_path / "branch2", "Branching"),

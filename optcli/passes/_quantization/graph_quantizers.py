@@ -17,7 +17,7 @@ from optcli.models.formats import torch as torch_format
 from optcli.passes import Job
 from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.calibration import ModelInput
-from optcli.passes._torch.tracing import flat, trace
+from optcli.passes._torch.tracing import DependsOnValuesError, flat, trace
 
 if TYPE_CHECKING:
     import torch
@@ -76,11 +76,13 @@ def _traced(model: torch.nn.Module, job: Job, strict: bool | None) -> tuple[Grap
     for attempt in (True, False) if strict is None else (strict,):
         try:
             return trace(model, job, strict=attempt).module(), attempt
-        except OptcliError:
-            raise
         except Exception as error:
+            if isinstance(error, OptcliError) and not isinstance(error, DependsOnValuesError):
+                raise
             failed = error
             traceback.print_exc()  # into the step's log
+    if isinstance(failed, DependsOnValuesError):
+        raise failed
     raise StepError(
         f"torch.export failed: {first_line(failed)}",
         hint="the log shows the line of the network that it cannot follow",

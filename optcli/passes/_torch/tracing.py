@@ -28,6 +28,10 @@ _CAUSED_BY = re.compile(r"(?:\(|# )(\S+?\.py):(\d+) in (\w+)")
 _IN_STACK = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
+class DependsOnValuesError(StepError):
+    """The network goes on by what tensors hold; another way of tracing may take it."""
+
+
 def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Module:
     """The network as a function of one tensor per input, in the recipe's order.
 
@@ -139,7 +143,7 @@ def program_of(model: torch.nn.Module, samples: tuple[torch.Tensor, ...]) -> Exp
 
 @contextmanager
 def following() -> Iterator[None]:
-    """While torch.export runs. Raises `StepError` where code depends on values that it computes."""
+    """While torch.export runs. Raises `DependsOnValuesError`."""
     try:
         yield
     except Exception as error:
@@ -147,8 +151,11 @@ def following() -> Iterator[None]:
         if not _BY_VALUES.search(text):
             raise
         places = _CAUSED_BY.findall(text)[:1] or _IN_STACK.findall(text)[-1:]
-        where = [f"line {line} of {file}, in {function}" for file, line, function in places]
-        raise StepError(
+        where = [
+            f"line {line} of {'/'.join(file.split('/')[-2:])}, in {function}"
+            for file, line, function in places
+        ]
+        raise DependsOnValuesError(
             f"torch.export cannot follow the network{' at '.join(['', *where])}: "
             "what it does there depends on values that it computes",
             hint="a detector that chooses boxes itself goes through `export_onnx`; else write this "
