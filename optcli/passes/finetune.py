@@ -27,7 +27,7 @@ from optcli.passes._torch.learning import (
     matched,
     some_answers,
 )
-from optcli.passes._torch.networks import kept_zeros, network
+from optcli.passes._torch.networks import sparsity_masks, network
 from optcli.passes._torch.pace import MOST_HELD_OUT, EarlyStopping, training_facts
 from optcli.passes._torch.part_distances import are_no_classes, part_distances
 from optcli.passes._torch.rates import groups, rate_shares
@@ -228,7 +228,7 @@ class Finetune(Pass):
             patience=self.patience,
             settle=self.reestimate_batchnorm,
             seed=job.seed,
-            zeros=kept_zeros(model, source),
+            zeros=sparsity_masks(model, source),
             features=features,
             views=views,
             max_seconds=self.max_minutes and 60 * self.max_minutes,

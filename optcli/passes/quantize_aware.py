@@ -30,7 +30,7 @@ from optcli.passes._torch.computing import Autocast
 from optcli.passes._torch.examples import spread
 from optcli.passes._torch.fake_quantizers import onnx_of_trained
 from optcli.passes._torch.learning import Judge, Teacher, caller
-from optcli.passes._torch.networks import kept_zeros, matching, network, require_fp32
+from optcli.passes._torch.networks import sparsity_masks, matching, network, require_fp32
 from optcli.passes._torch.onnx_exporting import parts_of_program, program_of, quiet_exporters
 from optcli.passes._torch.pace import training_facts
 from optcli.passes._torch.tracing import flat
@@ -177,7 +177,7 @@ class QuantizeAware(Finetune):
             patience=self.patience,
             settle=False,
             seed=job.seed,
-            zeros=kept_zeros(beginning.model, source, _PREFIXES),
+            zeros=sparsity_masks(beginning.model, source, _PREFIXES),
             max_seconds=self.max_minutes and 60 * self.max_minutes,
             stopping=stopping,
             own_layers=self._own_layers(beginning.model, call, examples, job),

@@ -201,7 +201,7 @@ def test_a_device_that_the_user_does_not_know_is_named_before_anything_is_made(p
 
 def test_a_device_that_answers_with_an_error_has_not_finished():
     class Failing(remote_devices.RemoteDevice):
-        def _asked(self, *arguments):
+        def _answer(self, *arguments):
             raise MissingError("its runtime is gone")
 
         def release(self):

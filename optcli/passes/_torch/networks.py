@@ -233,7 +233,7 @@ def _run_once(model: torch.nn.Module, job: Job) -> None:
         model(*positional, **keyword)
 
 
-def kept_zeros(
+def sparsity_masks(
     model: torch.nn.Module, source: Artifact, prefixes: tuple[str, ...] = ("",)
 ) -> dict[str, torch.Tensor]:
     """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name.
