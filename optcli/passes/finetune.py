@@ -27,7 +27,7 @@ from optcli.passes._torch.learning import (
     matched,
     some_answers,
 )
-from optcli.passes._torch.networks import sparsity_masks, network
+from optcli.passes._torch.networks import network, sparsity_masks
 from optcli.passes._torch.pace import MOST_HELD_OUT, EarlyStopping, training_facts
 from optcli.passes._torch.part_distances import are_no_classes, part_distances
 from optcli.passes._torch.rates import groups, rate_shares

@@ -30,7 +30,7 @@ from optcli.passes._torch.computing import Autocast
 from optcli.passes._torch.examples import spread
 from optcli.passes._torch.fake_quantizers import onnx_of_trained
 from optcli.passes._torch.learning import Judge, Teacher, caller
-from optcli.passes._torch.networks import sparsity_masks, matching, network, require_fp32
+from optcli.passes._torch.networks import matching, network, require_fp32, sparsity_masks
 from optcli.passes._torch.onnx_exporting import parts_of_program, program_of, quiet_exporters
 from optcli.passes._torch.pace import training_facts
 from optcli.passes._torch.tracing import flat
