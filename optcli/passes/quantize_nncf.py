@@ -48,7 +48,6 @@ from optcli.passes._quantization.nncf_of_graphs import (
     quantize_graph,
     quantized_in_onnx,
     quantized_in_openvino,
-    quick_matching,
     quiet,
 )
 from optcli.passes._tensorrt.constraints import keep_pairs_before_products, require_constraints
@@ -366,7 +365,7 @@ class QuantizeNncf(Pass):
         import nncf
 
         failing = raised_as(StepError, "NNCF failed", reason=_reason, hint=self._hint())
-        with failing, quiet(), quick_matching():
+        with failing, quiet():
             return nncf.quantize(ready.model, nncf.Dataset(ready.feeds), **ready.arguments)
 
     def _hint(self) -> str:

@@ -1,6 +1,5 @@
 """NNCF's INT8: close to FP32 in the runtimes that serve it, on real models, quietly and with bounds."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -117,18 +116,6 @@ def test_onnx_runtime_computes_all_of_it_on_integers(tmp_path, conv):
     seen = [node.op_type for node in onnx.load(tmp_path / "seen.onnx").graph.node]
     assert seen.count("QLinearConv") == 4
     assert "Conv" not in seen
-
-
-def test_quick_matching_finds_the_same_patterns(tmp_path, conv, monkeypatch):
-    def quantized(name):
-        made = apply(
-            QuantizeNncf(), conv, tmp_path / name, INPUTS["Conv"], calibration=Noise(INPUTS["Conv"])
-        )
-        return (made.path / "model.onnx").read_bytes()
-
-    quick = quantized("quick")
-    monkeypatch.setattr(quantize_nncf, "quick_matching", nullcontext)
-    assert quantized("usual") == quick
 
 
 def test_weights_beside_the_model_are_quantized_where_they_lie(tmp_path, conv, monkeypatch):

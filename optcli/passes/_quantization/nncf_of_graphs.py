@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
@@ -114,43 +113,6 @@ def quiet() -> Iterator[None]:
     finally:
         console.quiet = before[0]
         log.setLevel(before[1])
-
-
-@contextmanager
-def quick_matching() -> Iterator[None]:
-    """Let NNCF look only for patterns of which the graph has every kind of node, and in copies of them.
-
-    Its matcher goes through views of one graph of all patterns, a third of the time of a quantization.
-    What it finds is the same.
-    """
-    from nncf.common.graph import graph_matching
-
-    usual = getattr(graph_matching, "ism", None)
-    if usual is None:  # another version of NNCF matches in another way
-        yield
-        return
-
-    class Matcher(usual.MultiDiGraphMatcher):  # type: ignore[misc, name-defined]
-        def __init__(self, graph: Any, pattern: Any, node_match: Any) -> None:
-            super().__init__(graph, pattern.copy(), node_match=node_match)
-
-        def subgraph_isomorphisms_iter(self) -> Iterator[dict[Any, Any]]:
-            nodes = [node for _, node in self.G1.nodes(data=True)]
-            wanted = [node for _, node in self.G2.nodes(data=True)]
-            if all(any(self._alike(node, each) for node in nodes) for each in wanted):
-                yield from super().subgraph_isomorphisms_iter()
-
-        def _alike(self, node: Any, wanted: Any) -> bool:
-            try:
-                return bool(self.node_match(node, wanted))
-            except KeyError:  # a node without a kind, which the matcher may never come to
-                return True
-
-    graph_matching.ism = SimpleNamespace(MultiDiGraphMatcher=Matcher)
-    try:
-        yield
-    finally:
-        graph_matching.ism = usual
 
 
 def data_bytes(model: ModelProto) -> int:

@@ -34,7 +34,7 @@ from optcli.passes._quantization.graph_quantizers import (
     this_cpu,
     write_graph,
 )
-from optcli.passes._quantization.nncf_of_graphs import quick_matching, quiet
+from optcli.passes._quantization.nncf_of_graphs import quiet
 from optcli.passes._quantization.output_tails import OutputTail
 from optcli.passes._torch.fake_quantizers import fake_quantizer, is_fake_quantizer
 from optcli.passes._torch.networks import matching
@@ -212,12 +212,7 @@ def trainable_network(
     def quantized_network() -> Any:
         return nncf.quantize(model, nncf.Dataset(feeds, tensors), **{**options, "ignored_scope": scope})
 
-    with (
-        raised_as(StepError, "NNCF failed", hint=hint),
-        quiet(),
-        quick_matching(),
-        _without_compiling(),
-    ):
+    with raised_as(StepError, "NNCF failed", hint=hint), quiet(), _without_compiling():
         try:
             quantized = quantized_network()
         except IndexError:  # it has no statistics of layers behind a normalization that it cannot fold
