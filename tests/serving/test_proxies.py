@@ -38,6 +38,7 @@ def server(monkeypatch):
         serving.shutdown()
 
 
+@pytest.mark.slow
 def test_a_bundle_asks_itself_directly(server, tmp_path):
     shutil.copy(RAY_FILES / "launch.py", tmp_path)
     (tmp_path / "bundle.json").write_text("{}")
