@@ -49,7 +49,7 @@ USER server
 ENV PYTHONPATH=/srv
 EXPOSE 8000{ports}
 HEALTHCHECK --interval=10s --timeout=6s --start-period=90s CMD ["python", "-c", \\
-    "import urllib.request as u; direct = u.build_opener(u.ProxyHandler({})); \\
+    "import urllib.request as u; direct = u.build_opener(u.ProxyHandler({{}})); \\
     direct.open('http://127.0.0.1:8000/v2/health/ready', timeout=5)"]
 # Reachable from outside of the container: publish the port where only your proxy reaches it.
 CMD ["python", "launch.py", "--host", "0.0.0.0"]
