@@ -45,9 +45,9 @@ class Prune(Pass):
     with what they compute. In a network without shortcuts they remove modules that consist of others
     and give outputs of their input's shape, such as Fire modules of SqueezeNet. The pass runs the
     network without each of them on calibration samples. It removes the one without which the outputs
-    change least, relative to its cost, and tries the others again. The cost is a block's multiply-
-    accumulates, and 100,000 more for each of its operators. Nothing is trained here, so accuracy drops.
-    `reconstruct` brings much of it back in seconds, `finetune` nearly all.
+    change least, relative to its cost, and tries again those that may be next. The cost is a block's
+    multiply-accumulates, and 100,000 more for each of its operators. Nothing is trained here, so
+    accuracy drops. `reconstruct` brings much of it back in seconds, `finetune` nearly all.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)

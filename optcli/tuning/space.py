@@ -52,6 +52,8 @@ _OTHER_PRECISIONS = {
 _MOST_EPOCHS = 200
 # Samples of a step, and the most pixels: a training of minutes needs hundreds of steps.
 _BATCH, _LEAST_BATCH, _PIXELS = 64, 8, 1 << 20
+# Of larger images fewer rank the blocks, each of which is tried without: they show as many places.
+_FEW_PIXELS, _BLOCK_SAMPLES = 96 * 96, 16
 # A training gives up where, after half of its time, so many bars are lost on held-out samples, and at
 # least this share of them. See benchmarks/README.md.
 _HOPELESS, _LEAST_HOPELESS = 12, 0.12
@@ -198,6 +200,8 @@ class Space:
             names = {"block_ratio": shares["blocks"], "ratio": shares["width"]}
             options: dict[str, Any] = {name: share for name, share in names.items() if share}
             if options:
+                if "block_ratio" in options and self._pixels > _FEW_PIXELS:
+                    options["block_samples"] = _BLOCK_SAMPLES
                 if "calibration" in self.recipe.data:
                     options["reconstruct"] = True
                 yield "prune", options
@@ -219,10 +223,14 @@ class Space:
         """Options of a pass that trains for so many seconds."""
         # The last epoch counts: validation samples choose between trials, and nothing within one.
         options = {"epochs": _MOST_EPOCHS, "max_minutes": round(seconds / 60, 2)}
-        pixels = prod(image_size(self.recipe.inputs) or ())
-        if pixels * _BATCH > _PIXELS:
-            options["batch_size"] = max(_LEAST_BATCH, 1 << (_PIXELS // pixels).bit_length() - 1)
+        if self._pixels * _BATCH > _PIXELS:
+            options["batch_size"] = max(_LEAST_BATCH, 1 << (_PIXELS // self._pixels).bit_length() - 1)
         return {**options, "validate_epochs": False}
+
+    @property
+    def _pixels(self) -> int:
+        """Pixels of an image; 1 where the network takes no images."""
+        return prod(image_size(self.recipe.inputs) or ())
 
     def _early_end(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Where a training may end early, by samples that are held out of it.

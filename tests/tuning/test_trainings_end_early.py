@@ -69,8 +69,10 @@ def test_a_step_of_large_images_has_fewer_of_them(tmp_path: Path, side: int, siz
     small = space(tmp_path, "{metric: top1, max_drop: 0.02}")
     image = TensorSpec(name="image", shape=("batch", 3, side, side))
     large = replace(small, recipe=small.recipe.model_copy(update={"inputs": (image,)}))
-    ((_, options),) = [each for each in large.candidate(CUT).passes if each[0] == "finetune"]
+    passes = dict(large.candidate(CUT).passes)
+    options = passes["finetune"]
     assert options["batch_size"] == size
+    assert passes["prune"].get("block_samples") == (16 if side > 96 else None)
     assert "stop_at_drop" in options
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # operators as much as that of its products. An assumption of the ranking alone.
 _MACS_PER_OPERATOR = 100_000
 _BATCH = 16
+# A block is tried again where it may be so much better than its change before says.
+_LIKELY = 0.9
 
 # Steps of a backward pass that hand a value on: a path of these alone is a shortcut where a sum lies on
 # it, or a concatenation with what was computed.
@@ -189,33 +191,49 @@ def remove_weakest(
     """Remove blocks one after the other, in place: each time the one with the least change by cost.
 
     The change of the network without it, and without those before, is divided by the cost of all that
-    is removed. Removals interact, so each block that is left is tried anew after every removal. `count`
-    is the number to remove, or makes it of the number that can be removed. Raises `StepError` where
-    there are too few.
+    is removed. Removals interact, so after every removal the blocks that are left are tried anew, those
+    that changed least first, until one is better than the next is likely to be. `count` is the number
+    to remove, or makes it of the number that can be removed. Raises `StepError` where there are too
+    few.
     """
     removals: list[Removal] = []
-    left = list(blocks)
+    left = {block.name: block for block in blocks}
+    own: dict[str, float] = {}
     wanted = count if isinstance(count, int) else 1
-    spent = 0
+    change_before, spent = 0.0, 0
+
+    def likely(name: str) -> float:
+        """The change by cost without this block, too, where changes are independent of each other."""
+        return math.hypot(change_before, own.get(name, 0.0)) / (spent + left[name].cost)
+
     while len(removals) < wanted:
         trials: list[Removal] = []
-        for index, block in enumerate(left):
-            note((len(removals) + index / len(left)) / wanted, f"trying without {block.name}")
-            with without(model, block.name) as stand_in:
+        best, most = math.inf, len(left)
+        for index, name in enumerate(sorted(left, key=likely)):
+            if own and likely(name) * _LIKELY > best:
+                break
+            note((len(removals) + index / most) / wanted, f"trying without {name}")
+            with without(model, name) as stand_in:
                 seen: list[object] = []
                 stand_in.register_forward_hook(lambda *_, seen=seen: seen.append(None))
                 changed = change()
-            if changed is not None and seen:
-                trials.append(Removal(block, changed))
+            if changed is None or not seen:
+                left.pop(name)
+                continue
+            trials.append(Removal(left[name], changed))
+            best = min(best, changed / (spent + left[name].cost))
         if not removals and not isinstance(count, int):
             wanted = count(len(trials)) if trials else 1
-        if len(trials) < wanted - len(removals):
-            raise _too_few(len(trials) + len(removals), wanted)
-        best = min(trials, key=lambda trial: trial.change / (spent + trial.block.cost))
-        torch_transforms.remove_blocks(model, torch_transforms.record_of_blocks([best.block.name]))
-        removals.append(best)
-        spent += best.block.cost
-        left = [trial.block for trial in trials if trial is not best]
+        if len(left) < wanted - len(removals):
+            raise _too_few(len(left) + len(removals), wanted)
+        for trial in trials:
+            own[trial.block.name] = math.sqrt(max(0.0, trial.change**2 - change_before**2))
+        chosen = min(trials, key=lambda trial: trial.change / (spent + trial.block.cost))
+        name = chosen.block.name
+        torch_transforms.remove_blocks(model, torch_transforms.record_of_blocks([name]))
+        removals.append(chosen)
+        change_before, spent = chosen.change, spent + chosen.block.cost
+        left.pop(name)
     return removals
 
 
