@@ -113,7 +113,7 @@ NAMED_BY_SERVERS = {"Model", "TritonPythonModel"}
 LOAD_NUMPY = {
     Path(f"{folder}/{name}.py")
     for folder, names in {
-        "accuracy": ("answers/__init__", "layers/measured", "layers/onnx", "process"),
+        "accuracy": ("process",),
         "measure/queueing": ("arrivals", "batching", "curve", "simulation"),
         "measure/roofline": ("onnxruntime", "openvino"),
         "outputs": ("detection_sets",),

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from optcli.accuracy.metrics import Predictions
 from optcli.data.layouts.npz import Archive
 from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.sample import Batch
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from optcli.accuracy.metrics import Records
     from optcli.accuracy.work import EvaluationWork
 
@@ -146,6 +146,8 @@ class Arrays(Answers):
     are_outputs = True
 
     def __init__(self, path: Path, outputs: Outputs, work: EvaluationWork) -> None:
+        import numpy as np
+
         archive = Archive.of(path)
         ids_name = next((name for name in _IDS if name in archive.names), None)
         if ids_name is not None:

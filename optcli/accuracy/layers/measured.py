@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from optcli.results.outcomes import LayerError
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 P = TypeVar("P")
 
@@ -48,6 +50,8 @@ class Tally:
 
     def add(self, exact: np.ndarray, approximate: np.ndarray) -> None:
         """Take another piece: arrays of one shape."""
+        import numpy as np
+
         a, b = exact.astype(np.float64).ravel(), approximate.astype(np.float64).ravel()
         if not np.isfinite(b).all():
             self.finite = False
@@ -212,6 +216,8 @@ def _without_rescaled(rows: list[LayerError]) -> list[LayerError]:
 
 def worst_channel(exact: np.ndarray, approximate: np.ndarray, axis: int) -> tuple[int, float] | None:
     """The channel with the lowest signal to noise ratio, and that ratio in decibel."""
+    import numpy as np
+
     a = np.moveaxis(exact, axis, 0).reshape(exact.shape[axis], -1).astype(np.float64)
     b = np.moveaxis(approximate, axis, 0).reshape(approximate.shape[axis], -1).astype(np.float64)
     noise, signal = ((a - b) ** 2).sum(axis=1), (a**2).sum(axis=1)

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from optcli.accuracy.layers.measured import MeasuredLayers, Sums, weight_errors
 from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, name_of, pairs, seen_behind
 from optcli.artifact import Artifact
@@ -19,12 +17,15 @@ from optcli.models.onnx_graphs.quantized import along, dequantize, numbers
 from optcli.results.outcomes import LayerError
 
 if TYPE_CHECKING:
+    import numpy as np
     from onnx import ModelProto
 
     Feed = Mapping[str, np.ndarray]
+    import numpy as np
     from onnx import NodeProto
 
 if TYPE_CHECKING:
+    import numpy as np
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
 _OWN = "__own"
@@ -199,6 +200,7 @@ class _Work:
 
     def _bounds(self, pair: Pair) -> tuple[float, float] | None:
         """The values that a tensor's integers can stand for."""
+        import numpy as np
         from onnx import numpy_helper
 
         if pair.tensor not in self._ranges:
@@ -275,6 +277,8 @@ class _Session:
 
 def weight_rows(floats: Graph, child: Graph, pairs: Sequence[Pair]) -> Iterator[LayerError]:
     """One row for every layer whose weights both networks have, in the same shape."""
+    import numpy as np
+
     ours = {pair.tensor for pair in pairs}
     reference = {face for pair in pairs for face in pair.faces}
     for pair in pairs:
@@ -309,6 +313,8 @@ def _values(graph: Graph, node: NodeProto) -> np.ndarray | None:
 
 def _with_norm(floats: Graph, child: Graph, node: NodeProto, weights: np.ndarray) -> np.ndarray:
     """Weights with the batch norm behind them folded in, where the child has folded it in."""
+    import numpy as np
+
     behind = [floats.nodes[i] for i in floats.readers.get(node.output[0], ())]
     norms = any(each.op_type == "BatchNormalization" for each in child.nodes)
     if norms or node.op_type != "Conv" or [x.op_type for x in behind] != ["BatchNormalization"]:
