@@ -113,11 +113,8 @@ NAMED_BY_SERVERS = {"Model", "TritonPythonModel"}
 LOAD_NUMPY = {
     Path(f"{folder}/{name}.py")
     for folder, names in {
-        "accuracy": ("process",),
         "measure/queueing": ("arrivals", "batching", "curve", "simulation"),
         "measure/roofline": ("onnxruntime", "openvino"),
-        "outputs": ("detection_sets",),
-        "pipeline": ("_check_samples",),
         "serving/deploy": ("interface",),
         "serving/drift": ("compared", "comparing"),
         "serving/inference": ("answering", "confined_model"),

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from optcli import runners
 from optcli.accuracy import answers, bounds, decoding, detections, labels, objects, saturation, shards
 from optcli.accuracy.evaluation import (
@@ -33,6 +31,8 @@ from optcli.sample import Batch, SampleSet, collate, cycled
 from optcli.workers import Channel, memory
 
 if TYPE_CHECKING:
+    import numpy as np
+
     Run = Callable[[Batch], Mapping[str, np.ndarray]]
 
 _SAMPLES = 8
@@ -188,6 +188,8 @@ def look(run: Run, samples: SampleSet, largest: int, fewest: int) -> Stability:
 
 def _difference(candidate: np.ndarray, reference: np.ndarray, whole: np.ndarray | None = None) -> float:
     """Largest difference over the largest value of `whole` (or `reference`); 1 for other shapes."""
+    import numpy as np
+
     if candidate.shape != reference.shape:
         return 1.0
     if candidate.dtype.kind != "f":
@@ -208,6 +210,8 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
 
     `facts` are further fields of the first.
     """
+    import numpy as np
+
     folders = [out / f"part-{job}" for job in range(jobs)]
     abouts = [json.loads((folder / shards.ABOUT).read_bytes()) for folder in folders]
     busy = [i for i, about in enumerate(abouts) if about["samples"]]
@@ -271,6 +275,8 @@ def _value(
     metric: Metric, name: str, records: dict[str, np.ndarray], ids: np.ndarray, finite: bool
 ) -> float | None:
     """The metric; None where it is no number because the outputs are none. Raises `InputError`."""
+    import numpy as np
+
     with np.errstate(invalid="ignore"):
         value = metric.value(records)
     if math.isfinite(value):
@@ -287,6 +293,8 @@ def _value(
 
 
 def _records(folders: list[Path]) -> dict[str, np.ndarray]:
+    import numpy as np
+
     parts, count = [], 0
     for folder in folders:
         with np.load(folder / shards.RECORDS, allow_pickle=False) as archive:
@@ -298,6 +306,8 @@ def _records(folders: list[Path]) -> dict[str, np.ndarray]:
 
 def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is known of each output over all parts; its rows become one file."""
+    import numpy as np
+
     firsts = []
     for folder in folders:
         with np.load(folder / shards.FIRSTS, allow_pickle=False) as archive:
@@ -328,6 +338,7 @@ def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> li
 
 
 def _join(parts: list[Path], whole: Path) -> None:
+    import numpy as np
     from numpy.lib.format import open_memmap
 
     parts = [part for part in parts if part.exists()]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from optcli.outputs.ranges import scaled_parts
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Where a model gives its best so many, the weakest may be another one that is as weak: so near to it,
 # as a share of the largest score, and so few of them.
@@ -40,6 +41,7 @@ def detections_apart(
     no detections: boxes, scores and labels, rows of six, or boxes and the scores of all classes for
     each. A few that tie with the weakest do not count.
     """
+    import numpy as np
     from scipy.spatial.distance import cdist
 
     reference, candidate = _detections(expected), _detections(actual)
@@ -68,6 +70,8 @@ def detections_apart(
 
 def all_tie(outputs: Mapping[str, np.ndarray]) -> bool:
     """Whether outputs are detections that are all as likely: which of them are given is chance then."""
+    import numpy as np
+
     detections = _detections(outputs)
     if detections is None or len(detections.scores) < 2:
         return False
@@ -77,6 +81,8 @@ def all_tie(outputs: Mapping[str, np.ndarray]) -> bool:
 
 def _detections(outputs: Mapping[str, np.ndarray]) -> Detections | None:
     """The outputs as detections."""
+    import numpy as np
+
     parts = _with_labels(outputs) or _of_all_classes(outputs)
     if parts is None or not parts[0].size or not all(np.isfinite(each).all() for each in parts):
         return None
@@ -128,6 +134,8 @@ def _of_all_classes(
 
     Boxes are places in the picture: offsets from anchors mean something in their order alone.
     """
+    import numpy as np
+
     # A detector of four classes has two outputs of four columns.
     arrays = [outputs[name] for name in sorted(outputs, key=lambda name: "box" not in name)]
     if len(arrays) != 2 or any(a.ndim != 3 or a.dtype.kind != "f" for a in arrays):

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from optcli.errors import StepError
 from optcli.outputs.detection_sets import detections_apart
 from optcli.outputs.ranges import scaled_parts
@@ -16,6 +14,8 @@ from optcli.runners import Runner
 from optcli.settings import TensorSpec, batch_range, fed, image_size
 
 if TYPE_CHECKING:
+    import numpy as np
+
     Feed = dict[str, np.ndarray]
 
 # Where the parent's outputs differ between batch sizes by less than this share of the tolerance, those
@@ -64,6 +64,8 @@ def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[CheckSam
     At batch sizes 1, 2, opt and max; random samples beside real ones at one of these. The random
     samples of a small batch are the first ones of the largest, so that nobody need compute them twice.
     """
+    import numpy as np
+
     span = batch_range(inputs)
     sizes = sorted({size for size in (1, 2, span.opt, span.max) if span.min <= size <= span.max})
     generator = np.random.default_rng(0)
@@ -157,6 +159,8 @@ class Expected:
 
     def _computed(self, alike: float) -> Feed | None:
         """The outputs of every sample, `[n, ...]` by name; None where the batch matters to them."""
+        import numpy as np
+
         samples, batches = self.samples, self.samples.batches
         if samples.whole or sum(map(len, batches)) <= len(samples) + len(batches[0]):
             return None  # nothing is computed twice
@@ -189,6 +193,8 @@ def relative_error(expected: Feed, actual: Feed) -> float:
     Of whole numbers, such as labels, the share that differs: the last digit decides between two classes
     that are as likely.
     """
+    import numpy as np
+
     if len(expected) != len(actual):
         raise StepError(f"the result has {len(actual)} outputs, its parent {len(expected)}")
     errors = [0.0]
@@ -222,6 +228,8 @@ def rounding_error(parent: Runner, feed: Feed) -> float:
     A network that makes much of that computes something else in another order of additions as well.
     0 where no input is of floating point.
     """
+    import numpy as np
+
     generator = np.random.default_rng(0)
 
     def rounded(array: np.ndarray) -> np.ndarray:
@@ -243,6 +251,8 @@ def _range(spec: TensorSpec, real: Feed) -> tuple[float, float] | None:
 
 
 def _random(spec: TensorSpec, size: int, real: Feed, generator: np.random.Generator) -> np.ndarray:
+    import numpy as np
+
     shape, span = spec.concrete(size), _range(spec, real)
     if spec.dtype.startswith("float"):
         drawn = generator.standard_normal(shape)

@@ -112,10 +112,10 @@ KILLED = """
 import sys, threading
 from pathlib import Path
 from faulty_remote import Limits, Machine, made
-from optcli.store.remote.connection import Connection
+from optcli.store.remote.connection import RemoteFileSystem
 
 root, url, stop = sys.argv[1:]
-put, count = Connection._put, 0
+put, count = RemoteFileSystem._put, 0
 
 def stopping(self, path, act, size_bytes):
     global count
@@ -125,7 +125,7 @@ def stopping(self, path, act, size_bytes):
         threading.Event().wait()
     put(self, path, act, size_bytes)
 
-Connection._put = stopping
+RemoteFileSystem._put = stopping
 machine = Machine(Path(root), url)
 machine.limits = Limits(answer_s=1e6, finish_s=1e6)
 with machine.connected():

@@ -18,7 +18,7 @@ from optcli.models.formats.torch_calls import arguments, flatten_outputs
 from optcli.models.formats.torch_calls import channels_last as images_last
 from optcli.passes._torch.bfloat16 import casting
 from optcli.passes._torch.examples import Examples, ExampleSet, spread
-from optcli.passes._torch.part_distances import PartDistances
+from optcli.passes._torch.part_distances import PartLosses
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Loss:
     weight: float
     temperature: float
     label_smoothing: float
-    distances: PartDistances | None = None
+    distances: PartLosses | None = None
 
     def __call__(
         self, outputs: Outputs, labels: torch.Tensor | None, taught: Outputs | None

@@ -41,7 +41,7 @@ def are_no_classes(parts: Parts) -> bool:
 
 
 @dataclass(frozen=True)
-class PartDistance:
+class PartLoss:
     """The distance of one part, in the output at a position.
 
     `activation` is what makes probabilities of scores. `sizes` says where width and height of a box
@@ -110,15 +110,15 @@ class PartDistance:
 
 
 @dataclass(frozen=True)
-class PartDistances:
+class PartLosses:
     """The distances of all parts, as one loss; `scores` and `objectness` weigh the others.
 
     Classes are those from `first_class` to `classes`, without a background.
     """
 
-    distances: tuple[PartDistance, ...]
-    scores: PartDistance | None
-    objectness: PartDistance | None
+    distances: tuple[PartLoss, ...]
+    scores: PartLoss | None
+    objectness: PartLoss | None
     first_class: int
     classes: int | None
 
@@ -154,7 +154,7 @@ class PartDistances:
         best = self.scores.shares(taught)[..., self.first_class : self.classes].amax(-1)
         return objectness, best if objectness is None else best * objectness
 
-    def _weight(self, distance: PartDistance, weights: tuple[Any, Any]) -> Any:
+    def _weight(self, distance: PartLoss, weights: tuple[Any, Any]) -> Any:
         if distance.part.kind == "scores":
             return weights[0]
         return weights[1] if distance.part.kind in _OF_OBJECTS else None
@@ -162,7 +162,7 @@ class PartDistances:
 
 def part_distances(
     parts: Parts, how: tuple[str, Mapping[str, Any]] | None, taught: Outputs
-) -> PartDistances:
+) -> PartLosses:
     """The distances of a network's parts; outputs that nobody describes are compared by their values.
 
     `how` is the decoding of a detector: a kind of `postprocess` and its settings. `taught` are answers
@@ -178,7 +178,7 @@ def part_distances(
             hint="train the network before its NMS, with boxes and scores of all candidates as outputs",
         )
     background = settings.get("background", "none")
-    whole = PartDistances(
+    whole = PartLosses(
         (),
         next((each for each in distances if each.part.kind == "scores"), None),
         next((each for each in distances if each.part.kind == "objectness"), None),
@@ -209,7 +209,7 @@ def part_distances(
 
 def _unscaled(
     parts: Parts, kind: str, settings: Mapping[str, Any], taught: Outputs
-) -> Iterator[PartDistance]:
+) -> Iterator[PartLoss]:
     formats = {"xyxy": "corners", "cxcywh": "extent", "xywh": "extent"}
     form = "cxcywh" if kind == "yolox" and settings["decoded"] else settings.get("format")
     rows_last = bool(settings.get("transposed"))
@@ -224,7 +224,7 @@ def _unscaled(
             activation: Activation = "probabilities" if inside else "sigmoid"
             if part.kind == "scores" and settings.get("activation", "none") != "none":
                 activation = settings["activation"]
-            yield PartDistance(
+            yield PartLoss(
                 f"{name}: {part.kind}",
                 position,
                 part,
