@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import zipfile
@@ -114,6 +115,9 @@ def test_wheels_are_asked_for_the_device_and_not_for_this_machine(index):
         wheels.fetched(["runtime"], {**about, "wants": older}, "pi")
     with pytest.raises(MissingError, match="`python: venv` is for Linux, the device has darwin"):
         wheels.fetched(["runtime"], {**about, "wants": {**there, "system": "darwin"}}, "pi")
+    # What compiles C++ in this process asks setuptools, which steps back where pip was looked for.
+    found = importlib.util.find_spec("distutils")
+    assert found is None or "setuptools" in str(found.origin)
 
 
 def test_wheels_that_cannot_be_installed_leave_nothing_behind(index, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 import subprocess
@@ -41,7 +40,9 @@ def fetched(wanted: Collection[str], about: Mapping[str, Any], device: str) -> b
         raise MissingError(
             f"`python: venv` is for Linux, the device has {host['system']}", place=place, hint=hint
         )
-    if importlib.util.find_spec("pip") is None:
+    # By metadata: setuptools no longer stands in for distutils where a process has looked for pip, and
+    # no C++ compiler of torch is to be had in it then.
+    if environment.version("pip") is None:
         raise MissingError("pip is not installed here", place=place, hint="python -m ensurepip")
     machine = host["machine"] if about["is_64_bit"] else _NARROW.get(host["machine"], host["machine"])
     with tempfile.TemporaryDirectory(prefix="optcli-wheels-") as folder:
