@@ -263,7 +263,9 @@ class Strategy:
 
         The steps of that one are in the store, so that what it has learned costs nothing again.
         """
-        chosen = {**look.parameters, **rules.training(done[0].family), "train_s": int(train_s)}
+        detects = self.space.recipe.postprocess is not None
+        learning = rules.training(done[0].family, detects=detects)
+        chosen = {**look.parameters, **learning, "train_s": int(train_s)}
         chosen["blocks"], _ = cut_of(look)
         if stop_at := self._safety(done).stop_at():
             chosen["stop_at"] = stop_at

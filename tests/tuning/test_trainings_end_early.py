@@ -85,6 +85,18 @@ def test_of_a_detector_no_samples_are_held_out(tmp_path: Path) -> None:
     assert not {"stop_at_drop", "give_up_at_drop"} & set(options)
 
 
+@pytest.mark.parametrize(("detects", "rate"), [(False, 0.002), (True, 0.0005)])
+def test_detectors_are_trained_in_smaller_steps(tmp_path: Path, detects: bool, rate: float) -> None:
+    own = space(tmp_path, "{metric: top1, max_drop: 0.02}")
+    if detects:
+        update = {"postprocess": PostprocessSettings.model_validate({"yolox": {}})}
+        own = replace(own, recipe=own.recipe.model_copy(update=update))
+    look = trial(family="convolutional", parameters={**CUT, "train_s": 0})
+    proposed = Strategy(own, 0.02, 900.0)._training([look], look, 100.0, "a reason").parameters
+    passes = dict(own.candidate(proposed).passes)
+    assert passes["finetune"]["learning_rate"] == rate
+
+
 @pytest.mark.parametrize(
     ("samples", "high", "stop_at"),
     [
