@@ -29,7 +29,7 @@ from optcli.accuracy.decoding import Detector
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.metrics.map import Map
 from optcli.data import DataSettings
-from optcli.passes._torch.part_distances import part_distances
+from optcli.passes._torch.part_losses import part_losses
 from optcli.results import Report
 from optcli.settings import TensorSpec
 from optcli.settings.outputs import OutputPart
@@ -221,7 +221,7 @@ class Rounding:
                 OutputPart("scores", 1, 5, 85),
             )
         }
-        distance = part_distances(parts_of, ("yolox", {"decoded": False}), {"output": rows})
+        distance = part_losses(parts_of, ("yolox", {"decoded": False}), {"output": rows})
         layers = []
         for name in every:
             moved = float(distance({"output": self._rounded([name], "both", 8)}, {"output": rows}))

@@ -29,7 +29,7 @@ from optcli.passes._torch.learning import (
 )
 from optcli.passes._torch.networks import network, sparsity_masks
 from optcli.passes._torch.pace import MOST_HELD_OUT, EarlyStopping, training_facts
-from optcli.passes._torch.part_distances import are_no_classes, part_distances
+from optcli.passes._torch.part_losses import are_no_classes, part_losses
 from optcli.passes._torch.rates import groups, rate_shares
 from optcli.passes._torch.training import Training
 
@@ -303,7 +303,7 @@ class Finetune(Pass):
         if teacher is None or not loss.weight or not self._compares_parts(job):
             return loss
         answers = some_answers(teacher, examples, self._batch_size(job))
-        return replace(loss, distances=part_distances(job.parts, job.postprocess, answers))
+        return replace(loss, part_losses=part_losses(job.parts, job.postprocess, answers))
 
     def _teacher(self, job: Job, computing: Computing) -> tuple[torch.nn.Module, Call]:
         if job.origin.format != Format.TORCH:

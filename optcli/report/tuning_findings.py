@@ -56,18 +56,16 @@ def _gain_of_later_half(tuning: Tuning, spent_s: float) -> Iterator[str]:
     early, best = max(halves[0]), max(map(max, halves))
     if not best:
         return
-    times = f"times {wording.better(tuning.objective)} as {tuning.reference}"
+    times = f"times {wording.better(tuning.objective)} as the reference"
+    begun = "After half of that time, the best network inside the bar was"
     if not early:
-        said = f"After half of that time no network was inside the bar, at its end one was {best:.2f}"
-        said = f"{said} {times}"
+        begun = "After half of that time, no network was inside the bar"
+        yield f"{begun}; at its end, one was, {best:.2f} {times}. More time is likely to bring more."
     elif best < _GAIN * early:
-        said = f"After half of that time the best network inside the bar was {early:.2f} {times}"
-        yield f"{said}, and no better one came later: more time is unlikely to bring much."
-        return
+        begun = f"{begun} {early:.2f} {times}, and none was better at its end"
+        yield f"{begun}. More time is unlikely to help."
     else:
-        said = f"The best network inside the bar was {early:.2f} {times} after half of that time"
-        said = f"{said}, and {best:.2f} times at its end"
-    yield f"{said}: more time is likely to bring more."
+        yield f"{begun} {early:.2f} {times}; at its end, {best:.2f} times. More time is likely to help."
 
 
 def int8_that_does_not_pay(trials: Sequence[TuningTrial]) -> TuningTrial | None:

@@ -362,6 +362,11 @@ DIFFICULT = """
             n, c, h, w = x.shape
             return x.reshape(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
+    class InPlace(nn.Module):  # behind what divides its channels
+        def forward(self, x):
+            n, c, h, w = x.shape
+            return x.view(n, 2, c // 2, h, w).mul_(2.0).flatten(1, 2)
+
     MIDDLES = {
         "chunk": Chunk,
         "split": Split,
@@ -369,6 +374,7 @@ DIFFICULT = """
         "functional": Functional,
         "attention": Attention,
         "shuffled": Shuffled,
+        "in place": InPlace,
     }
 
     class Net(nn.Module):
@@ -383,7 +389,8 @@ DIFFICULT = """
 
 
 @pytest.mark.parametrize(
-    "middle", ["chunk", "split", "transposed", "functional", "attention", "shuffled"]
+    "middle",
+    ["chunk", "split", "transposed", "functional", "attention", "shuffled", "in place"],
 )
 def test_what_cannot_be_followed_stays_and_the_rest_is_pruned(tmp_path, middle):
     (tmp_path / "nets.py").write_text(dedent(DIFFICULT))

@@ -77,10 +77,10 @@ def test_what_bought_nothing_is_not_worth_it() -> None:
 @pytest.mark.parametrize(
     ("scores", "losses", "ending"),
     [
-        ((1.0, 1.5, 1.4, 1.52), (0, 0, 0, 0), "no better one came later: more time is unlikely"),
-        ((1.0, 1.5, 1.4, 1.9), (0, 0, 0, 0), "and 1.90 times at its end: more time is likely"),
-        ((1.0, 1.5, 1.4, 9.9), (0, 0, 0, 0.5), "no better one came later"),
-        ((1.0, 1.5, 1.4, 1.9), (0.5, 0.5, 0, 0), "no network was inside the bar, at its end one was"),
+        ((1.0, 1.5, 1.4, 1.52), (0, 0, 0, 0), "none was better at its end. More time is unlikely"),
+        ((1.0, 1.5, 1.4, 1.9), (0, 0, 0, 0), "; at its end, 1.90 times. More time is likely"),
+        ((1.0, 1.5, 1.4, 9.9), (0, 0, 0, 0.5), "none was better at its end"),
+        ((1.0, 1.5, 1.4, 1.9), (0.5, 0.5, 0, 0), "no network was inside the bar; at its end, one was"),
     ],
 )
 def test_the_later_half_of_the_time_says_what_more_of_it_would_bring(

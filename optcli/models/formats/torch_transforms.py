@@ -110,7 +110,8 @@ def _ending_at_shuffles(ends: list[torch.Tensor]) -> AbstractContextManager[Any]
             if func in views and not divides_channels(args[0].shape, value.shape):
                 return value
             ends.append(args[0])
-            return func(args[0].detach().requires_grad_(), *args[1:], **(kwargs or {}))
+            # No leaf: what follows may change it in place.
+            return func(args[0].detach().requires_grad_() * 1, *args[1:], **(kwargs or {}))
 
     return Mode()
 

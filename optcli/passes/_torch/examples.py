@@ -162,7 +162,7 @@ def harmless(teacher: Call, loss: Loss, examples: ExampleSet, size: int) -> View
     name = _image(batches[0])
     if name is None:
         return "the network does not take one image of at least 16 by 16 with at most 4 channels"
-    if loss.distances is not None:
+    if loss.part_losses is not None:
         return Views(name, True, min(batches[0].feed[name].shape[2:]) // _PARTS[1])
     if any(batch.labels is not None and batch.labels.ndim != 1 for batch in batches):
         return "a label is not the class of an image"

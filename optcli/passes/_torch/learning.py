@@ -18,7 +18,7 @@ from optcli.models.formats.torch_calls import arguments, flatten_outputs
 from optcli.models.formats.torch_calls import channels_last as images_last
 from optcli.passes._torch.bfloat16 import casting
 from optcli.passes._torch.examples import Examples, ExampleSet, spread
-from optcli.passes._torch.part_distances import PartLosses
+from optcli.passes._torch.part_losses import PartLosses
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ class Loss:
 
     The distance is the Kullback-Leibler divergence of the softened logits, times the temperature's
     square (Hinton, Vinyals, Dean, "Distilling the Knowledge in a Neural Network", 2015), or that of
-    every output by its parts: `distances`.
+    every output by its parts: `part_losses`.
     """
 
     output: str
     weight: float
     temperature: float
     label_smoothing: float
-    distances: PartLosses | None = None
+    part_losses: PartLosses | None = None
 
     def __call__(
         self, outputs: Outputs, labels: torch.Tensor | None, taught: Outputs | None
@@ -151,8 +151,8 @@ class Loss:
     def _taught(self, outputs: Outputs, taught: Outputs) -> torch.Tensor:
         from torch.nn import functional
 
-        if self.distances is not None:
-            return self.distances(outputs, taught)
+        if self.part_losses is not None:
+            return self.part_losses(outputs, taught)
         student, teacher = self.logits(outputs), self.logits(taught)
         soft = [functional.log_softmax(x.float() / self.temperature, dim=1) for x in (student, teacher)]
         divergence = functional.kl_div(soft[0], soft[1], reduction="none", log_target=True)
@@ -291,7 +291,7 @@ class Judge:
         import torch
 
         logits = self.loss.logits(outputs)
-        if labels is None and taught is not None and self.loss.distances is None:
+        if labels is None and taught is not None and self.loss.part_losses is None:
             labels = self.loss.logits(taught).argmax(1).cpu()
         if labels is None or logits.shape[:1] + logits.shape[2:] != labels.shape:
             return torch.zeros(0)

@@ -220,8 +220,8 @@ def training_facts(progress: TrainingProgress, training: Training) -> dict[str, 
         "distillation_weight": loss.weight,
         "curve": progress.curve,
     }
-    if loss.distances is not None:
-        facts["compared"] = loss.distances.names
+    if loss.part_losses is not None:
+        facts["compared"] = loss.part_losses.names
     if training.features is not None:
         facts["feature_weight"] = training.features.weight
         facts["features"] = list(training.features.names)

@@ -43,7 +43,7 @@ ENVIRONMENT = {
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])),
 }
-# How often to look, how long the server may be away, when Ray is first asked, which slows the start.
+# How often to look, how long the server may be away, and how often Ray is asked while it starts.
 LOOK_S, AWAY_S, ASK_S = 1.0, 45.0, 15.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # past the proxies of HTTP_PROXY
 RAY = (
@@ -188,7 +188,7 @@ def main() -> int:
 
 def watched(server: Server, ready_s: float, came: list[int]) -> str:
     """Look after the server until a signal comes, or why it cannot go on is known: gives that."""
-    ready, apart_s, asked_at = False, ASK_S, time.monotonic()
+    ready, asked_at = False, time.monotonic()
     until = asked_at + ready_s
     while True:
         time.sleep(LOOK_S)
@@ -208,8 +208,8 @@ def watched(server: Server, ready_s: float, came: list[int]) -> str:
             if not ready:
                 print(f"ready: http://{server.address}", flush=True)
             ready = True
-        elif now > until or (not ready and now > asked_at + apart_s):
-            asked_at, apart_s, state = now, 2 * apart_s, server.state()
+        elif now > until or (not ready and now > asked_at + ASK_S):
+            asked_at, state = now, server.state()
             if now > until or "DEPLOY_FAILED" in state:
                 return f"the server does not answer: {state}\n{server.last_lines()}"
 

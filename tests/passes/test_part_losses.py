@@ -19,7 +19,7 @@ from optcli.models.sources.python import PythonSource
 from optcli.passes import Job
 from optcli.passes._torch.examples import ExampleSet
 from optcli.passes._torch.learning import caller
-from optcli.passes._torch.part_distances import are_no_classes, part_distances
+from optcli.passes._torch.part_losses import are_no_classes, part_losses
 from optcli.passes._torch.rates import groups, rate_shares
 from optcli.passes.finetune import Finetune
 from optcli.settings.outputs import OutputPart
@@ -85,7 +85,7 @@ def rows_of(samples: int, seed: int = 0) -> torch.Tensor:
 
 
 def distances(rows=None, parts=ROWS, how=CXCYWH.detector):
-    return part_distances({"output": parts}, how, {"output": rows_of(8) if rows is None else rows})
+    return part_losses({"output": parts}, how, {"output": rows_of(8) if rows is None else rows})
 
 
 def test_each_part_is_a_share_of_what_the_mean_answer_has():
@@ -145,7 +145,7 @@ def test_boxes_and_scores_of_their_own(how, sound):
     taught = {"b": torch.rand(8, 6, 4, generator=generator), "s": torch.randn(8, 6, 4) * 3}
     decoding = PostprocessSettings.model_validate({"boxes": {"boxes": "b", "scores": "s", **how}})
     parts = {"b": (OutputPart("boxes"),), "s": (OutputPart("scores"),)}
-    whole = part_distances(parts, decoding.detector, taught)
+    whole = part_losses(parts, decoding.detector, taught)
     assert whole.scores is not None
     assert whole.scores.activation == sound
     assert float(whole(taught, taught)) == pytest.approx(0, abs=1e-5)

@@ -116,7 +116,7 @@ class PartLosses:
     Classes are those from `first_class` to `classes`, without a background.
     """
 
-    distances: tuple[PartLoss, ...]
+    losses: tuple[PartLoss, ...]
     scores: PartLoss | None
     objectness: PartLoss | None
     first_class: int
@@ -125,7 +125,7 @@ class PartLosses:
     @property
     def names(self) -> list[str]:
         """What is compared: outputs with their parts."""
-        return [each.name for each in self.distances]
+        return [each.name for each in self.losses]
 
     def __call__(self, outputs: Outputs, taught: Outputs) -> torch.Tensor:
         """The loss of a batch, a scalar: the mean over parts of their shares.
@@ -141,7 +141,7 @@ class PartLosses:
             )
         weights = self._weights(teacher)
         shares = []
-        for each in self.distances:
+        for each in self.losses:
             values, wanted = each.of(student).float(), each.of(teacher).float()
             shares.append(each.between(values, wanted, self._weight(each, weights)) / each.whole)
         return sum(shares[1:], shares[0]) / len(shares)
@@ -160,9 +160,7 @@ class PartLosses:
         return weights[1] if distance.part.kind in _OF_OBJECTS else None
 
 
-def part_distances(
-    parts: Parts, how: tuple[str, Mapping[str, Any]] | None, taught: Outputs
-) -> PartLosses:
+def part_losses(parts: Parts, how: tuple[str, Mapping[str, Any]] | None, taught: Outputs) -> PartLosses:
     """The distances of a network's parts; outputs that nobody describes are compared by their values.
 
     `how` is the decoding of a detector: a kind of `postprocess` and its settings. `taught` are answers
@@ -204,7 +202,7 @@ def part_distances(
             "the teacher gives the same outputs for all training samples",
             hint="see that `data.training` is prepared as the network wants it",
         )
-    return replace(whole, distances=tuple(scaled))
+    return replace(whole, losses=tuple(scaled))
 
 
 def _unscaled(
