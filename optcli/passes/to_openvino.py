@@ -16,7 +16,7 @@ from optcli.passes._onnx.preparation import antialias, antialiased
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
-    from openvino import Model, PartialShape
+    from openvino import Model
 
 
 class ToOpenvino(Pass):
@@ -66,19 +66,9 @@ def _from_onnx(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
     """
     import openvino
 
-    model = openvino.convert_model(source.path / onnx_format.FILE, input=_shapes(inputs))
+    model = openvino.convert_model(source.path / onnx_format.FILE, input=openvino_format.shapes(inputs))
     antialias(model, antialiased(onnx_format.outline(source.path)))
     return model
-
-
-def _shapes(inputs: Sequence[TensorSpec]) -> dict[str, PartialShape]:
-    """The shapes by input name; sizes that vary are open."""
-    import openvino
-
-    return {
-        spec.name: openvino.PartialShape([-1 if isinstance(size, str) else size for size in spec.shape])
-        for spec in inputs
-    }
 
 
 def _from_program(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
@@ -89,7 +79,7 @@ def _from_program(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
     model = openvino.convert_model(exported_format.open(source.path, trust=source.trusted))
     for port, spec in zip(model.inputs, inputs, strict=True):
         port.get_tensor().set_names({spec.name})
-    model.reshape(_shapes(inputs))
+    model.reshape(openvino_format.shapes(inputs))
     _fold_known_shapes(model)
     # It simplified the graph before the sizes were fixed: once more, with what is known now.
     _offline_transformations.apply_moc_transformations(model, cf=False, smart_reshape=True)

@@ -52,7 +52,10 @@ class ModelSettings(Settings):
     """Which model: `source` says where its network is, `weights` where its parameters are."""
 
     source: Annotated[
-        str, SourceReference(("executorch", "exported", "litert", "onnx", "torchscript"), ("hf",))
+        str,
+        SourceReference(
+            ("executorch", "exported", "litert", "onnx", "openvino", "torchscript"), ("hf",)
+        ),
     ] = Field(
         min_length=1,
         description="KIND:WHAT, such as torchvision:resnet50, python:FILE.py:NAME, onnx:PATH, hf:PATH",

@@ -27,7 +27,14 @@ from optcli.workers import confinement, run
 
 _TIMEOUT_S = 600.0
 _ONE_IMAGE = "the batch is fixed at 1: an input of the model says the size of one image"
-_FILES = ("executorch", "exported", "litert", "onnx", "torchscript")  # sources that are one file
+_FILES = (
+    "executorch",
+    "exported",
+    "litert",
+    "onnx",
+    "openvino",
+    "torchscript",
+)  # sources that are one file
 
 
 class Draft(Settings):

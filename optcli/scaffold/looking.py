@@ -28,6 +28,7 @@ from optcli.scaffold.inspection import executorch as executorch_inspection
 from optcli.scaffold.inspection import exported as exported_inspection
 from optcli.scaffold.inspection import litert as litert_inspection
 from optcli.scaffold.inspection import onnx as onnx_inspection
+from optcli.scaffold.inspection import openvino as openvino_inspection
 from optcli.scaffold.inspection import torch as torch_inspection
 from optcli.scaffold.inspection import torchscript as script_inspection
 from optcli.scaffold.inspection.findings import Tensor
@@ -48,7 +49,11 @@ class SourceLookRequest:
     inputs: tuple[TensorSpec, ...]
 
 
-_FINISHED = {"executorch": executorch_inspection.look, "litert": litert_inspection.look}
+_FINISHED = {
+    "executorch": executorch_inspection.look,
+    "litert": litert_inspection.look,
+    "openvino": openvino_inspection.look,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +90,24 @@ def look(request: SourceLookRequest, channel: Channel) -> Looked:
 
 
 def _finished(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
-    """A file for a small runtime, whose sizes are fixed or bounded when it is made."""
+    """A file for one runtime, which is taken as it is."""
     findings = _FINISHED[kind](source.folder / source.target, declared)
     inputs = declared or [shapes.from_file(each, {}) for each in findings["inputs"]]
-    return Looked(inputs=tuple(inputs), outputs=_tensors(findings), attention=False, trained=True)
+    return Looked(
+        inputs=tuple(inputs),
+        outputs=_tensors(findings),
+        attention=_has_attention(findings),
+        trained=True,
+        metadata=findings.get("metadata", {}),
+    )
+
+
+def _has_attention(findings: Mapping[str, Any]) -> bool:
+    """Whether the operators of a file are those of a transformer."""
+    operators = {each["type"].rpartition(".")[2] for each in findings["operators"]}
+    return bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"}) and bool(
+        operators & {"LayerNormalization", "layer_norm", "Erf", "gelu", "Gelu", "MVN"}
+    )
 
 
 def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
@@ -96,7 +115,6 @@ def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
     module = onnx_inspection if kind == "onnx" else exported_inspection
     findings = module.look(path, [], **({"trust": source.trust} if kind == "exported" else {}))
     bounds = findings.get("facts", {}).get("bounds", {})
-    operators = {each["type"].rpartition(".")[2] for each in findings["operators"]}
     inputs = declared or [shapes.from_file(each, bounds) for each in findings["inputs"]]
     probe = None
     with tempfile.TemporaryDirectory() as folder:
@@ -111,8 +129,7 @@ def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
     return Looked(
         inputs=tuple(fitted(inputs, largest)),
         outputs=_tensors(findings),
-        attention=bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
-        and bool(operators & {"LayerNormalization", "layer_norm", "Erf", "gelu"}),
+        attention=_has_attention(findings),
         trained=True,
         metadata=findings.get("metadata", {}),
         probe=probe,

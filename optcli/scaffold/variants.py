@@ -29,7 +29,7 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
     `attention` asks for the settings of transformers, `calibrated` says that there is calibration data.
     """
     compiler = "" if _compiler() else "no C++ compiler is here: sudo apt-get install g++"
-    openvino = _lacking("openvino")
+    openvino, nncf = _lacking("openvino"), _lacking("nncf")
     no_integers = "" if calibrated else "needs data: calibration"
     if not _INTEGER_UNITS & set(environment.cpu()["flags"]):
         no_integers = no_integers or "this CPU has no VNNI: expect smaller files, not speed"
@@ -48,11 +48,17 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
             Offer("aoti", _chain("aot_inductor"), "compiled ahead of time by PyTorch", compiler)
         )
         offers.append(Offer("onnx", _chain(*to_onnx), "runs in ONNX Runtime"))
+    int8 = "weights and activations in 8 bits"
+    to_openvino = [] if format == Format.OPENVINO else [*to_onnx, "to_openvino"]
+    in_openvino = _chain(*to_openvino)
     if format in (Format.TORCH, Format.EXPORTED, Format.ONNX):
-        int8, in_openvino = "weights and activations in 8 bits", _chain(*to_onnx, "to_openvino")
+        in_onnx = "quantize_onnxruntime" if nncf else quantize
         offers += [
-            Offer("onnx-int8", _chain(*to_onnx, quantize), int8, no_integers),
+            Offer("onnx-int8", _chain(*to_onnx, in_onnx), int8, no_integers),
             Offer("openvino", in_openvino, "runs in OpenVINO", openvino),
+        ]
+    if format in (Format.TORCH, Format.EXPORTED, Format.ONNX, Format.OPENVINO):
+        offers += [
             Offer(
                 "openvino-bf16",
                 f"{{passes: {in_openvino}, runner: {{name: openvino, precision: bf16}}}}",
@@ -61,9 +67,9 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
             ),
             Offer(
                 "openvino-int8",
-                _chain(*to_onnx, "to_openvino", quantize),
+                _chain(*to_openvino, quantize),
                 "the same in 8 bits",
-                openvino or no_integers,
+                openvino or nncf or no_integers,
             ),
         ]
     if environment.has_gpu() and "tensorrt_engine" in passes.own_names():

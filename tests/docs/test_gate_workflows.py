@@ -156,6 +156,7 @@ def test_pytorch_is_installed_only_where_the_model_is_no_onnx_file(tmp_path, scr
     for source in (
         "source: onnx:model.onnx",
         'source: "onnx:models/a b.onnx"',
+        "source: openvino:model.xml",
         "'source': 'onnx:m.onnx'",
     ):
         assert installed_by(script, tmp_path, source, **variables) == small

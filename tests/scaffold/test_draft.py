@@ -157,6 +157,7 @@ def write_number(path: Path) -> None:
         ("nets.py:Numbers", [("input", "float32", ("batch", 13))]),
         ("model.onnx", [("image", "float32", ("batch", 3, 4, 4))]),
         ("onnx:model.onnx", [("image", "float32", ("batch", 3, 4, 4))]),
+        ("model.xml", [("image", "float32", ("batch", 3, 4, 4))]),
         ("program.pt2", [("input", "float32", ("batch", 4))]),
         ("script.pt", [("picture", "float32", ("batch", 1, 224, 224))]),
         ("torchvision:squeezenet1_1", [("image", "float32", ("batch", 3, 224, 224))]),
@@ -169,6 +170,10 @@ def test_every_kind_of_model_gives_a_recipe_that_loads(place, what, inputs):
         needs("package", "timm")
     if what in ("program.pt2", "script.pt"):
         write_program_and_script(place)
+    if what == "model.xml":
+        import openvino
+
+        openvino.save_model(openvino.convert_model(place / "model.onnx"), place / what)
     made = draft(what, place)
     recipe = loaded(place, made.recipe)
     assert shapes(recipe) == inputs
@@ -426,6 +431,18 @@ def test_variants_go_by_the_machine(monkeypatch):
     assert by_name["onnx"].reason == by_name["eager"].reason == ""
     assert "model_type: transformer" in by_name["onnx-int8"].passes
     assert offered(Format.ONNX, attention=False, calibrated=False)[0].name == "onnx"
+
+
+def test_without_nncf_onnx_runtime_quantizes(monkeypatch):
+    monkeypatch.setattr(environment, "cpu", lambda: {"flags": ["avx512_vnni"]})
+    monkeypatch.setattr(environment, "version", lambda name: None if name == "nncf" else "1")
+    by_name = {one.name: one for one in offered(Format.ONNX, attention=True, calibrated=True)}
+    assert by_name["onnx-int8"].passes == "[quantize_onnxruntime]"
+    assert by_name["onnx-int8"].reason == ""
+    of_openvino = offered(Format.OPENVINO, attention=False, calibrated=True)
+    assert [one.name for one in of_openvino] == ["openvino", "openvino-bf16", "openvino-int8"]
+    for int8 in (by_name["openvino-int8"], of_openvino[2]):
+        assert int8.reason == "the package nncf is not installed: pip install nncf"
 
 
 def test_a_library_that_is_not_there(place, monkeypatch):

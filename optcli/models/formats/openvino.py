@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,9 @@ from optcli.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
-    from openvino import Core, Model
+    from openvino import Core, Model, PartialShape
+
+    from optcli.settings import TensorSpec
 
 # How OpenVINO names what it cannot read: integer operators, and those of Microsoft's own domains.
 _ONNXRUNTIME_ONLY = re.compile(r"[Cc]onversion .*(QLinear|Integer|com\.microsoft)")
@@ -31,6 +36,12 @@ MOVES_VALUES = frozenset(
 # What lies between integer weights and the layer that reads them.
 _OF_CONSTANTS = frozenset({"Convert", "Subtract", "Multiply", "Reshape"})
 
+# NumPy's names of element types.
+DTYPES = {"f32": "float32", "f16": "float16", "f64": "float64", "bf16": "bfloat16"}
+DTYPES |= {f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("i", "int"), ("u", "uint"))
+           for bits in (4, 8, 16, 32, 64)}  # fmt: skip
+_FLOATS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64"}
+
 FILE = "model.xml"
 WEIGHTS = "model.bin"
 
@@ -46,11 +57,13 @@ def core() -> Core:
 def open(folder: Path) -> Model:
     """The model, not compiled. Raises `InputError` where the two files are not a sound model."""
     path = folder / FILE
-    for file in (path, folder / WEIGHTS):
-        if not file.is_file():
-            raise InputError(
-                f"the OpenVINO file {file.name} is missing", place=str(folder), hint="build again"
-            )
+    if not path.is_file():
+        raise InputError("the OpenVINO model is missing", place=str(folder), hint="build again")
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        named = weights.readlink().name if weights.is_symlink() else WEIGHTS
+        hint = f"copy {named} beside the .xml file; a variant's is made by building again"
+        raise InputError(f"its weights, {named}, are missing", place=str(path), hint=hint)
     try:
         return core().read_model(os.fspath(path))
     except RuntimeError as error:
@@ -120,6 +133,32 @@ def precision(model: Model) -> str | None:
     if not kinds:
         return None
     return "int4-weights" if kinds & {"i4", "u4"} else "int8-weights"
+
+
+def stored_precision(model: Model) -> str:
+    """What the weights are stored in: integers as `precision` says, else the float type of the most."""
+    counts: Counter[str] = Counter()
+    for node in model.get_ops():
+        kind = node.get_output_element_type(0).get_type_name() if node.get_output_size() else ""
+        if node.get_type_name() == "Constant" and kind in _FLOATS:
+            counts[_FLOATS[kind]] += math.prod(node.get_output_shape(0))
+    return precision(model) or max(counts, key=lambda kind: counts[kind], default="fp32")
+
+
+def tensor(name: str, port: Any) -> dict[str, Any]:
+    """An input or output as facts: its name, NumPy's name of its element type, and its sizes."""
+    kind = port.element_type.get_type_name()
+    return {"name": name, "dtype": DTYPES.get(kind, kind), "shape": sizes(port)}
+
+
+def shapes(inputs: Sequence[TensorSpec]) -> dict[str, PartialShape]:
+    """The shapes by input name; sizes that vary are open."""
+    import openvino
+
+    return {
+        spec.name: openvino.PartialShape([-1 if isinstance(size, str) else size for size in spec.shape])
+        for spec in inputs
+    }
 
 
 def forbid_telemetry() -> None:

@@ -16,10 +16,8 @@ from optcli.errors import InputError, first_line
 from optcli.models import sources
 from optcli.models.formats import aoti as aoti_format
 from optcli.models.formats import exporter_metadata
-from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import ort as ort_format
 from optcli.scaffold import shapes
-from optcli.scaffold.inspection import openvino as openvino_inspection
 from optcli.scaffold.inspection import ort as ort_inspection
 from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
@@ -62,8 +60,6 @@ def lay_out(request: LayoutRequest, channel: Channel) -> LaidOut:
     file_facts: dict[str, Any] = {}
     if format == Format.AOTI:
         inputs, outputs, precision = given, _package(path, out, given), "unknown"
-    elif format == Format.OPENVINO:
-        inputs, outputs, precision, file_facts = _openvino(path, out, given)
     elif format == Format.ORT:
         inputs, outputs, precision = _ort(path, out, given)
     else:
@@ -111,24 +107,6 @@ def _inputs(format: Format, path: Path, notes: list[str], trust: bool) -> tuple[
     findings = look(path, [], **({"trust": trust} if format in SCANNED else {}))
     bounds = findings.get("facts", {}).get("bounds", {})
     return tuple(shapes.from_file(each, bounds) for each in findings["inputs"])
-
-
-def _openvino(
-    path: Path, out: Path, given: tuple[TensorSpec, ...]
-) -> tuple[tuple[TensorSpec, ...], Sequence[str], str, dict[str, Any]]:
-    weights = path.with_suffix(".bin")
-    if not weights.is_file():
-        raise InputError(
-            f"the weights {weights.name} are missing", place=str(path), hint="copy them beside it"
-        )
-    # Links, not copies: OpenVINO maps the weights, and nothing is written there.
-    os.symlink(path, out / openvino_format.FILE)
-    os.symlink(weights, out / openvino_format.WEIGHTS)
-    findings = openvino_inspection.look(out, given)
-    inputs = given or tuple(shapes.from_file(each, {}) for each in findings["inputs"])
-    outputs = findings["outputs"]
-    facts = {OUTPUT_TENSORS: outputs, **exporter_metadata.fact(findings["metadata"])}
-    return inputs, [str(each["name"]) for each in outputs], str(findings["precision"]), facts
 
 
 def _ort(

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from openvino import Model, Node
 
 _SHORT = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64"}
-_DTYPES = {"f32": "float32", "f16": "float16", "f64": "float64", "bf16": "bfloat16"}
-_DTYPES |= {f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("i", "int"), ("u", "uint"))
-            for bits in (4, 8, 16, 32, 64)}  # fmt: skip
 _NO_WORK = ("Parameter", "Result", "Constant")
 
 
@@ -33,8 +30,8 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     work = (op for op in model.get_ops() if op.get_type_name() not in _NO_WORK)
     findings: dict[str, Any] = {
         "size_bytes": None if path.is_dir() else sum(file.stat().st_size for file in files.values()),
-        "inputs": [*map(_tensor, names, model.inputs)],
-        "outputs": [*map(_tensor, output_names, model.outputs)],
+        "inputs": [*map(openvino_format.tensor, names, model.inputs)],
+        "outputs": [*map(openvino_format.tensor, output_names, model.outputs)],
         "operators": operators(Counter(map(_operator, work))),
         "metadata": exporter_metadata.of_openvino(model),
         **_parameters(model),
@@ -55,11 +52,6 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     return {**findings, "operations": operations(sum(map(_macs, model.get_ops())), at)}
 
 
-def _tensor(name: str, port: Any) -> dict[str, Any]:
-    kind = port.element_type.get_type_name()
-    return {"name": name, "dtype": _DTYPES.get(kind, kind), "shape": openvino_format.sizes(port)}
-
-
 def _multiplies(op: Node) -> bool:
     return op.get_type_name() in openvino_format.PRODUCTS
 
@@ -72,7 +64,7 @@ def _operator(op: Node) -> tuple[str, str]:
         if data == "FakeQuantize":
             precision = "int8"
         elif weights.startswith(("i", "u")):
-            precision = f"{precision}, {_DTYPES[weights].removeprefix('u')} weights"
+            precision = f"{precision}, {openvino_format.DTYPES[weights].removeprefix('u')} weights"
     return op.get_type_name(), precision
 
 
@@ -109,7 +101,7 @@ def _parameters(model: Model) -> dict[str, Any]:
 
 
 def _short(kind: str) -> str:
-    return _SHORT.get(kind, _DTYPES.get(kind, kind))
+    return _SHORT.get(kind, openvino_format.DTYPES.get(kind, kind))
 
 
 def _give_sizes(model: Model, sizes: dict[str, tuple[int, ...]]) -> list[str]:
