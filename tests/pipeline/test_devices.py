@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tiny_project import DATA, HEAD, Heard
@@ -15,8 +16,8 @@ from optcli.pipeline import keys, plan
 from optcli.pipeline.building import build
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import planned
-from optcli.pipeline.on_ray import device_nodes
-from optcli.pipeline.on_ray.device_nodes import RayNode
+from optcli.pipeline.on_ray import device_nodes, devices
+from optcli.pipeline.on_ray.device_nodes import NodeLostError, RayNode
 from optcli.pipeline.remote_devices import devices as remote_devices
 from optcli.pipeline.remote_devices import measuring
 from optcli.pipeline.remote_devices.messages import Look, Seen, Wish
@@ -211,3 +212,19 @@ def test_a_device_that_answers_with_an_error_has_not_finished():
     with pytest.raises(MissingError):
         Failing("pi", Look(packages=(), code={}, wishes={})).measure("bench", order, Path(), heard)
     assert heard.built == []
+
+
+@pytest.mark.parametrize(("lost", "hint"), [(True, "memory free"), (False, "the same optcli")])
+def test_where_no_node_can_measure_the_hint_is_about_the_first(project, monkeypatch, lost, hint):
+    def seen(device, node, look):
+        if lost:
+            raise NodeLostError(f"{node.host} does not answer: OutOfMemoryError")
+        return SimpleNamespace(host=node.host, unfit=["it has optcli 0.0"])
+
+    monkeypatch.setattr(device_nodes, "nodes", lambda: [RayNode("1", "pi", {"edge": 1})])
+    monkeypatch.setattr(device_nodes, "seen", seen)
+    monkeypatch.setattr(devices, "look_for", lambda plan, digests: None)
+    device = devices.RayDevice("edge", EDGE, None, SimpleNamespace(digests=None))
+    with pytest.raises(MissingError, match="no node of the device can measure: pi") as error:
+        device.choose(Heard())
+    assert hint in error.value.hint

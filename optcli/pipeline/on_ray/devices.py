@@ -92,18 +92,17 @@ class RayDevice(RemoteDevice):
             try:
                 seen = device_nodes.seen(self._name, node, self._look)
             except NodeLostError as error:
-                unfit.append(str(error))
+                unfit.append((str(error), "see that it runs and has memory free, and build again"))
                 continue
             if not seen.unfit:
                 self._node, self._seen = node, seen
                 return
-            unfit.append(f"{seen.host}: {'; '.join(seen.unfit)}")
-        for each in unfit:
-            observer.warned(self._name, f"not measured on {each}")
+            unfit.append((f"{seen.host}: {'; '.join(seen.unfit)}", "install the same optcli on it"))
+        for message, _ in unfit:
+            observer.warned(self._name, f"not measured on {message}")
+        message, hint = unfit[0]
         raise MissingError(
-            f"no node of the device can measure: {unfit[0]}",
-            place=f"devices.{self._name}",
-            hint="install the same optcli on it",
+            f"no node of the device can measure: {message}", place=f"devices.{self._name}", hint=hint
         )
 
     def release(self) -> None:
