@@ -120,8 +120,8 @@ def command(
 
     optcli prepares images as the recipe says. Answers are classes or boxes, as those of a deployment.
     Each shard of images becomes one file of answers. A run that was killed continues with the missing
-    files when you start it again. optcli lists images that it cannot read beside the answers. It
-    needs the extra `ray`.
+    files when you start it again. optcli lists images that it cannot read beside the answers.
+    Parquet needs the extra `parquet`, workers on a cluster need the extra `ray`.
     """
     from optcli.report.inference import document
     from optcli.serving.inference import InferenceSettings, infer

@@ -45,7 +45,8 @@ def serve(connection: Connection, parent: int, *, apart: bool) -> None:
         function = getattr(importlib.import_module(module), name)
         kind, gives = messages.types_of(function)
         result = function(messages.read(kind, call["message"]), Channel(connection))
-        send(connection, {"result": messages.to_record(result, gives)})
+        with suppress(BrokenPipeError):  # a parent that only had questions waits for no result
+            send(connection, {"result": messages.to_record(result, gives)})
     except BaseException as error:  # whatever it is, the parent must hear of it
         status = 1
         with suppress(OSError):  # the log may be what the disk has no room for

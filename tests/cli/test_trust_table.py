@@ -29,7 +29,7 @@ from optcli.results import RecipeSummary, Report
 from optcli.serving import bundle
 from optcli.serving.deploy import plans
 from optcli.serving.inference import confined_model
-from optcli.serving.inference.shard_worker import ShardWork, ShardWorker
+from optcli.serving.inference.shard_worker import ShardWork, ShardWorker, packed
 from optcli.settings import TensorSpec
 from optcli.store import Entry, Store
 from optcli.workers import ForkServer, parent
@@ -262,7 +262,7 @@ def of_ray(bench: Bench, format: Format) -> str:
     about |= {"readers": 1, "preparers": 1, "in_turns": False, "versions": {}, "run": ""}
     work = ShardWork(artifact, runners.DEFAULTS[format], {}, (SPEC,), **about)
     with pytest.raises(StepError, match="far enough"):
-        ShardWorker(work, None)
+        ShardWorker(work, packed(artifact))
     return bench.seen()
 
 

@@ -14,6 +14,7 @@ from optcli.results.serving import Inference
 from optcli.serving import inference
 from optcli.serving.inference.listing import Listing, Shard, Stored
 from optcli.serving.inference.output import Output
+from optcli.serving.inference.shard_worker import ShardResult
 
 
 def result(**more: Any) -> Inference:
@@ -45,11 +46,11 @@ def test_progress_says_how_far_it_is_and_what_it_costs(
         def progress(self, step: str, fraction: float | None, message: str) -> None:
             said.append(message)
 
-    def ended() -> Iterator[dict[str, Any]]:
+    def ended() -> Iterator[ShardResult]:
         nonlocal now
         for shard in shards[:2]:
             now += 1
-            yield {"name": shard.name, "answered": 9, "failed": 1, "ended": now}
+            yield ShardResult(shard.name, 9, 1, "", now - 1, now)
 
     monkeypatch.setattr(inference, "time", SimpleNamespace(monotonic=lambda: now))
     out = Output(str(tmp_path), "jsonl", {"artifact": "a"}, ("classes",))

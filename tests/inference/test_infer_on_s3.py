@@ -12,9 +12,7 @@ from PIL import Image
 from s3_server import Bucket
 from tiny_project import DATA, Project
 
-from optcli.environment import usable_cores
 from optcli.errors import InputError, StoreError, UsageError
-from optcli.pipeline import ray_session
 from optcli.results import Report
 from optcli.results.serving import Inference
 from optcli.serving.inference import InferenceSettings, infer
@@ -69,11 +67,6 @@ def test_all_are_answered_and_a_run_goes_on_with_what_is_missing(project: Projec
     project.build()
     stored(s3)
     s3.write("out/", b"")  # as people make folders there
-    with ray_session.started(ray_session.LOCAL, usable_cores()):
-        _answer_and_go_on(project, s3)
-
-
-def _answer_and_go_on(project: Project, s3: Bucket) -> None:
     found = run(project, s3)
     assert (found.images, found.answered, found.failed, found.shards) == (COUNT, COUNT - 1, 1, 3)
     before = {path: s3.read(path) for path in s3.below("out")}

@@ -1,4 +1,4 @@
-"""`optcli infer` for real, with Ray Data on this machine."""
+"""`optcli infer` for real, with workers of this machine, and with Ray Data."""
 
 import json
 import os
@@ -17,7 +17,9 @@ from foreign_modules import imported, write_foreign_modules
 from PIL import Image
 from tiny_project import DATA, HEAD, write_images, write_model
 
+from optcli import environment
 from optcli.environment import usable_cores
+from optcli.errors import MissingError
 from optcli.pipeline import ray_session
 from optcli.pipeline.building import build
 from optcli.results import Report
@@ -33,7 +35,7 @@ BROKEN = {"b/007.png": b"no image", "a/030.png": b""}
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A recipe that was built, and stored images, two of which are broken; Ray is up."""
+    """A recipe that was built, and stored images, two of which are broken."""
     folder = tmp_path_factory.mktemp("infer")
     write_images(folder / "images")
     write_model(folder / "model.onnx")
@@ -50,7 +52,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, content in BROKEN.items():
         (folder / "stored" / name).write_bytes(content)
     current = write_foreign_modules(folder / "current")
-    with chdir(current), ray_session.started(ray_session.LOCAL, max(usable_cores(), 2)):
+    with chdir(current):
         yield folder
     assert not imported(current)
 
@@ -112,19 +114,16 @@ def test_all_images_are_answered_and_a_second_run_changes_nothing(
 
 @pytest.mark.long
 def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
-    import ray
-
     run(project, tmp_path / "undisturbed", form="jsonl")
     target = tmp_path / "killed"
     command = [sys.executable, "-m", "optcli", "infer", "plain", str(project / "recipe.yaml")]
     command += ["--artifacts", str(project / "artifacts"), "--store", str(project / "store")]
     command += ["--input", str(project / "stored"), "--output", os.path.relpath(target)]
     command += ["--shard", "10", "--batch-size", "4", "--format", "jsonl", "--json"]
-    # That of the other tests, which takes seconds of a processor to start.
-    command += ["--ray", ray.get_runtime_context().gcs_address]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 240
-    while time.monotonic() < until and not list(target.glob("part-*")):
+    # The errors of a shard are written before its answers.
+    while time.monotonic() < until and not list(target.glob("part-??????-????????.jsonl")):
         assert first.poll() is None
         time.sleep(0.01)
     os.kill(first.pid, signal.SIGKILL)
@@ -153,3 +152,32 @@ def test_each_core_has_a_copy_of_its_own_in_a_long_run(
     again = run(project, tmp_path / "out", form="jsonl", per_shard=5)
     assert (again.threads, again.shards_before) == (1, found.shards - 1)
     assert run(project, tmp_path / "two", workers=2).threads == 1
+
+
+@pytest.mark.long
+def test_workers_of_a_cluster_answer_the_same(project: Path, tmp_path: Path) -> None:
+    import ray
+
+    here = run(project, tmp_path / "here", form="jsonl")
+    with ray_session.started(ray_session.LOCAL, max(usable_cores(), 2)):
+        address = ray.get_runtime_context().gcs_address
+        options = {"address": address, "workers": here.workers}
+        there = run(project, tmp_path / "there", form="jsonl", **options)
+    assert (there.answered, there.failed) == (58, 2)
+    assert sorted(there.failures) == sorted(here.failures)
+    for name, held in content(tmp_path / "here").items():
+        if name != "manifest.json":
+            assert (tmp_path / "there" / name).read_bytes() == held
+
+
+@pytest.mark.parametrize("address", ["local", "auto"])
+def test_what_is_not_installed_is_named_before_anything_is_listed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    absent = {"local": "pyarrow", "auto": "ray"}[address]
+    known = environment.version
+    monkeypatch.setattr(environment, "version", lambda name: None if name == absent else known(name))
+    with pytest.raises(MissingError, match=absent) as error:
+        run(project, tmp_path / "out", address=address)
+    assert ("--format jsonl" in error.value.hint) == (address == "local")
+    assert not (tmp_path / "out").exists()

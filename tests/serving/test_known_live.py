@@ -16,8 +16,6 @@ from tiny_project import weights, write_recipe
 
 import optcli
 from optcli.cli import run
-from optcli.environment import usable_cores
-from optcli.pipeline import ray_session
 from optcli.pipeline.building import build
 from optcli.results.loadtest import Drift, LoadTest
 from optcli.serving.drift import input_statistics
@@ -64,11 +62,9 @@ def test_known_answers_equal_requests_and_inputs_that_are_drawn(
     build(recipe, store=tmp_path / "store", artifacts=tmp_path / "artifacts")
     named = ["plain", str(recipe), "--artifacts", str(tmp_path / "artifacts")]
     named += ["--store", str(tmp_path / "store")]
-    # One Ray for both: it takes seconds of a processor.
-    with ray_session.started(ray_session.LOCAL, max(usable_cores(), 2)):
-        for form, out in outs.items():
-            inferring = ["infer", *named, "--input", str(stored), "--output", str(out)]
-            say(*inferring, "--format", form, "--batch-size", "4")
+    for form, out in outs.items():
+        inferring = ["infer", *named, "--input", str(stored), "--output", str(out)]
+        say(*inferring, "--format", form, "--batch-size", "4")
     plan = optcli.plan(
         curve="1ms+1ms*b",
         rate_per_s=20,

@@ -6,14 +6,14 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from optcli import environment, runners
 from optcli.artifact import Artifact
-from optcli.errors import UsageError
+from optcli.errors import MissingError, UsageError
 from optcli.measure.latency.feeds import choose_batch_sizes, make
 from optcli.measure.latency.machine_state import high_water_bytes
 from optcli.observer import Observer, Silent, left, rate
@@ -22,10 +22,10 @@ from optcli.pipeline.model_files.built_variant import BuiltVariant, open_built
 from optcli.results import Report
 from optcli.results.serving import Inference
 from optcli.scaffold.inspection.findings import Tensor
-from optcli.serving.inference import shard_worker
+from optcli.serving.inference import local_workers, shard_worker
 from optcli.serving.inference.listing import Listing, listing
 from optcli.serving.inference.output import Form, Output, is_finished
-from optcli.serving.inference.shard_worker import ShardWork, packed, versions_of
+from optcli.serving.inference.shard_worker import ShardResult, ShardWork, versions_of
 from optcli.serving.prediction import of_recipe, storage
 from optcli.serving.prediction.storage import BOXES, CLASSES
 from optcli.settings import TensorSpec
@@ -45,7 +45,7 @@ _LOCAL_READERS, _REMOTE_READERS = 4, 16
 _MOST_FAILURES = 5
 # Where a run takes so long, and has so many shards for each copy of the model, each core has a copy of
 # its own, if these fit into half of the free memory. Threads of one copy wait for each other whenever
-# another process has one of their cores: beside Ray and decoding, a copy of two threads lost 14 % of
+# another process has one of their cores: beside decoding, a copy of two threads lost 14 % of
 # ResNet-50's rate, and two copies of one thread 2 %.
 _LONG_S, _SHARDS_EACH, _MOST_MEMORY = 30.0, 4, 0.5
 
@@ -137,12 +137,19 @@ def infer(
     already are not answered again. `recipe` and `trust` are those of `open_built`.
 
     Raises `UsageError` for an input without images, an output that holds something else, and a recipe
-    that does not say how an image becomes an input; `MissingError` without Ray.
+    that does not say how an image becomes an input; `MissingError` without
+    pyarrow for Parquet or Ray for a cluster.
     """
     began = time.monotonic()
     observer = observer or Silent()
     settings = settings or InferenceSettings()
-    ray_session.require(settings.address, "optcli infer", shard_worker.PACKAGES)
+    is_local = settings.address == ray_session.LOCAL
+    if not is_local:
+        ray_session.require(settings.address, "optcli infer", shard_worker.PACKAGES)
+    if settings.form == "parquet":
+        for missing in environment.missing(environment.Needs(("pyarrow",))):
+            hint = f"add `--format jsonl`, or {missing.hint}"
+            raise MissingError(missing.what, place="--format parquet", hint=hint)
     named = source, target
     # Workers have another current folder.
     source, target = (each if "://" in each else os.path.abspath(each) for each in (source, target))
@@ -190,22 +197,29 @@ def infer(
         versions_of((*package, "numpy", "pillow")),
         uuid.uuid4().hex,
     )
-    priced = 1 if settings.address == ray_session.LOCAL else count
+    priced = 1 if is_local else count
     cost_per_s = None if settings.cost_per_hour is None else settings.cost_per_hour * priced / 3600
     run_of = _InferenceRun(listed, output, set(finished), observer, cost_per_s)
-    missing = [shard for shard in listed.shards if shard.name not in finished]
-    if missing:
-        with ray_session.started(settings.address, max(cores, count * threads)):
+    missing_shards = [shard for shard in listed.shards if shard.name not in finished]
+    if missing_shards:
+        variables = type(built.runner).model_validate(options).environment()
+        if is_local:
             run_of.carry_out(
-                shard_worker.answered(
-                    missing,
+                local_workers.answered(
+                    missing_shards,
                     work,
-                    packed(built.artifact) if settings.address != ray_session.LOCAL else None,
                     workers=count,
-                    cores=threads,
-                    variables=type(built.runner).model_validate(options).environment(),
+                    variables=variables,
+                    log=path.parent / "logs" / f"{built.name}.infer.log",
                 )
             )
+        else:
+            with ray_session.started(settings.address, max(cores, count * threads)):
+                run_of.carry_out(
+                    shard_worker.answered(
+                        missing_shards, work, workers=count, cores=threads, variables=variables
+                    )
+                )
     output.tidy()
     costs = {size: _cost(settings.cost_per_hour, 1, each) for size, each in probed.images_per_s.items()}
     before = sum(len(shard.images) for shard in listed.shards if shard.name in finished)
@@ -353,16 +367,16 @@ class _InferenceRun:
     cost_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        self.results: list[dict[str, Any]] = []
+        self.results: list[ShardResult] = []
         self._sizes = {shard.name: len(shard.images) for shard in self.listing.shards}
 
-    def carry_out(self, shards: Any) -> None:
+    def carry_out(self, results: Iterator[ShardResult]) -> None:
         """Take note of every shard as it ends; the manifest is right also after an interrupt."""
         begun = noted = time.monotonic()
         try:
-            for result in shards:
+            for result in results:
                 self.results.append(result)
-                self.finished.add(result["name"])
+                self.finished.add(result.name)
                 self._show(begun)
                 if time.monotonic() - noted > _NOTE_EVERY_S:
                     self.output.note(self.listing, self.finished)
@@ -371,7 +385,7 @@ class _InferenceRun:
             self.output.note(self.listing, self.finished)
 
     def _show(self, begun: float) -> None:
-        done = sum(result["answered"] + result["failed"] for result in self.results)
+        done = sum(result.answered + result.failed for result in self.results)
         ready = sum(self._sizes[name] for name in self.finished)
         images_per_s = self.images_per_s or done / max(1e-9, time.monotonic() - begun)
         left_s = (self.listing.images - ready) / max(1e-9, images_per_s)
@@ -387,17 +401,15 @@ class _InferenceRun:
         """From the end of the first shard to that of the last one: the start is left out."""
         if len(self.results) < 2:
             return None
-        ends = sorted(
-            (result["ended"], result["answered"] + result["failed"]) for result in self.results
-        )
+        ends = sorted((result.ended, result.answered + result.failed) for result in self.results)
         seconds = ends[-1][0] - ends[0][0]
         return sum(count for _, count in ends[1:]) / seconds if seconds > 0 else None
 
     def figures(self) -> dict[str, Any]:
         """The part of the result that the shards have told."""
-        answered = sum(result["answered"] for result in self.results)
-        failed = sum(result["failed"] for result in self.results)
-        reasons = [result["first_failure"] for result in self.results if result["first_failure"]]
+        answered = sum(result.answered for result in self.results)
+        failed = sum(result.failed for result in self.results)
+        reasons = [result.first_failure for result in self.results if result.first_failure]
         return {
             "answered": answered,
             "failed": failed,

@@ -1,4 +1,4 @@
-"""A worker of Ray Data: it opens the artifact once, then answers shards and writes their files."""
+"""What answers shards with an artifact that is opened once, and a worker of Ray Data that does so."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 import logging
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Files = Mapping[str, bytes]
-_ATTEMPTS = 3
+ATTEMPTS = 3
 PACKAGES = ("ray", "pyarrow", "pandas")
 _MOST_BLOCKS = 20_000
 
@@ -62,22 +61,25 @@ class ShardWork:
     run: str
 
 
-class ShardWorker:
-    """What Ray Data keeps in an actor. A row is a shard: its `name` and its `images` as JSON."""
+@dataclass(frozen=True)
+class ShardResult:
+    """What became of a shard: counts of images, the first reason of a failure, and Unix times in s."""
 
-    def __init__(self, work: ShardWork, files: Any) -> None:
-        import ray
+    name: str
+    answered: int
+    failed: int
+    first_failure: str
+    began: float
+    ended: float
 
-        if isinstance(files, ray.ObjectRef):
-            files = ray.get(files)
-        _require_versions(work.versions)
+
+class ShardAnswering:
+    """An artifact that was opened, and answers shards."""
+
+    def __init__(self, work: ShardWork, artifact: Artifact) -> None:
         self._work = work
-        self._folder = tempfile.TemporaryDirectory(prefix="optcli-infer-")
-        artifact = work.artifact
-        if files is not None:
-            artifact = unpacked(artifact, files, Path(self._folder.name))
         self._runner: Runner | ConfinedModel
-        if artifact.foreign:  # Ray's own process talks to others: it cannot be confined
+        if artifact.foreign:  # this process reads and writes elsewhere: it cannot be confined
             self._runner = ConfinedModel(artifact, work.runner, work.options, work.inputs)
         else:
             kind = runners.find(work.runner)
@@ -97,33 +99,44 @@ class ShardWorker:
         )
         self._place = storage.place_of(work.input_uri)
 
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-        results: dict[str, list[Any]] = {}
-        for name, listed in zip(batch["name"], batch["images"], strict=True):
-            for key, value in self._shard(str(name), str(listed)).items():
-                results.setdefault(key, []).append(value)
-        return results
-
-    def _shard(self, name: str, listed: str) -> dict[str, Any]:
+    def answer(self, shard: Shard) -> ShardResult:
+        """Answer the images of a shard and write its files."""
         began = time.time()
-        attempt = _Attempt(f"{self._work.run}-{name}")
-        images = [Stored(*each) for each in json.loads(listed)]
 
         def read(image: Stored) -> bytes:
             return storage.read(self._place, image.path, image.offset, image.size)
 
-        answered = self._answering.answer(images, read)
-        self._work.output.keep(name, answered.rows, answered.failures)
-        attempt.succeeded()
-        return {
-            "name": name,
-            "answered": len(answered.rows),
-            "failed": len(answered.failures),
-            "first_failure": next((f"{k}: {v}" for k, v in answered.failures.items()), ""),
-            "began": began,
-            "ended": time.time(),
-            "worker": f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}",
-        }
+        answered = self._answering.answer(shard.images, read)
+        self._work.output.keep(shard.name, answered.rows, answered.failures)
+        first = next((f"{k}: {v}" for k, v in answered.failures.items()), "")
+        counts = len(answered.rows), len(answered.failures)
+        return ShardResult(shard.name, *counts, first, began, time.time())
+
+
+class ShardWorker:
+    """What Ray Data keeps in an actor. A row is a shard: its `name` and its `images` as JSON."""
+
+    def __init__(self, work: ShardWork, files: Any) -> None:
+        import ray
+
+        if isinstance(files, ray.ObjectRef):
+            files = ray.get(files)
+        _require_versions(work.versions)
+        self._run = work.run
+        self._folder = tempfile.TemporaryDirectory(prefix="optcli-infer-")
+        artifact = unpacked(work.artifact, files, Path(self._folder.name))
+        self._shards = ShardAnswering(work, artifact)
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
+        results: dict[str, list[Any]] = {}
+        for name, listed in zip(batch["name"], batch["images"], strict=True):
+            attempt = _Attempt(f"{self._run}-{name}")
+            images = tuple(Stored(*each) for each in json.loads(str(listed)))
+            result = self._shards.answer(Shard(str(name), images))
+            attempt.succeeded()
+            for key, value in asdict(result).items():
+                results.setdefault(key, []).append(value)
+        return results
 
 
 class _Attempt:
@@ -132,19 +145,22 @@ class _Attempt:
     def __init__(self, name: str) -> None:
         self._file = Path(tempfile.gettempdir()) / f"optcli-infer-{name}"
         before = self._file.stat().st_size if self._file.exists() else 0
-        if before >= _ATTEMPTS:
+        if before >= ATTEMPTS:
             self._file.unlink()
-            raise StepError(
-                f"the worker died {before} times at this shard",
-                place=name,
-                hint="run the command again: it continues; if a worker dies again, look at memory and"
-                " at the images",
-            )
+            raise died(before, name)
         with self._file.open("ab") as file:
             file.write(b".")
 
     def succeeded(self) -> None:
         self._file.unlink(missing_ok=True)
+
+
+def died(times: int, shard: str) -> StepError:
+    """The error for a shard at which workers died."""
+    hint = (
+        "run the command again: it continues; if a worker dies again, look at memory and at the images"
+    )
+    return StepError(f"the worker died {times} times at this shard", place=shard, hint=hint)
 
 
 def packed(artifact: Artifact) -> dict[str, bytes]:
@@ -158,8 +174,6 @@ def packed(artifact: Artifact) -> dict[str, bytes]:
 
 def unpacked(artifact: Artifact, files: Files, folder: Path) -> Artifact:
     """The artifact with its files in a folder of this machine."""
-    from dataclasses import replace
-
     for name, content in files.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -191,16 +205,15 @@ def _require_versions(wanted: Mapping[str, str]) -> None:
 def answered(
     shards: Sequence[Shard],
     work: ShardWork,
-    files: Mapping[str, bytes] | None,
     *,
     workers: int,
     cores: int,
     variables: Mapping[str, str],
-) -> Iterator[dict[str, Any]]:
-    """What each worker tells of a shard, in the order in which they end. Ray has been started.
+) -> Iterator[ShardResult]:
+    """What workers of a cluster tell of each shard, in the order in which they end.
 
-    `files` are the artifact's; None where every worker sees its folder. `cores` are those of one
-    worker, `variables` its environment. Raises the error of a worker.
+    Ray has been started. `cores` are those of one worker, `variables` its environment. Raises the
+    error of a worker.
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
@@ -216,14 +229,14 @@ def answered(
     dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), _MOST_BLOCKS))
     done = dataset.map_batches(
         ShardWorker,
-        fn_constructor_args=(work, ray.put(dict(files)) if files is not None else None),
+        fn_constructor_args=(work, ray.put(packed(work.artifact))),
         batch_size=1,
         compute=ActorPoolStrategy(size=min(workers, len(rows)), max_tasks_in_flight_per_actor=2),
         num_cpus=cores,
         runtime_env={"env_vars": dict(variables)},
     )
     try:
-        yield from done.iter_rows()
+        yield from (ShardResult(**row) for row in done.iter_rows())
     except ray.exceptions.RayError as error:
         raise _as_error(error) from error
 
