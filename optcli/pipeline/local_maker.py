@@ -32,7 +32,6 @@ from optcli.workers import (
     environment_of_steps,
     messages,
     spawn,
-    take_early_server,
 )
 from optcli.workers.memory import available_bytes
 
@@ -97,9 +96,8 @@ class StepWorkers:
     def _fork_server(self) -> ForkServer:
         with self._starting:
             if self._server is None:
-                modules, environment = list(dict.fromkeys(self.preload())), self._environment()
-                self._server = take_early_server(environment) or ForkServer(modules, environment)
-                self._server.import_also(modules)
+                modules = list(dict.fromkeys(self.preload()))
+                self._server = ForkServer(modules, self._environment())
             return self._server
 
     def _environment(self) -> dict[str, str]:

@@ -283,17 +283,12 @@ class ForkServer:
 
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._preload = tuple(preload)
-        self.environment = dict(environment or {})
         self._control, child = socket.socketpair()
         command = _running(sys.executable, "optcli.workers.server")
         number = child.fileno()
         self._process = _started(command, number, preload, subprocess.DEVNULL, environment)
         child.close()
         self._follow()
-
-    def import_also(self, modules: Sequence[str]) -> None:
-        """Import more in the background, from the start of the next worker on."""
-        self._preload = tuple(dict.fromkeys((*self._preload, *modules)))
 
     def start(
         self,
@@ -312,7 +307,7 @@ class ForkServer:
         modules = self._preload if after is None else after
         ours, child_end = channel.pair()
         with logs.opened(log) as (stream, writing), child_end:
-            request = {"after": [*modules], "import": self._preload, "apart": confined is not None}
+            request = {"after": [*modules], "apart": confined is not None}
             forked = self._fork(json.dumps(request).encode(), [child_end.fileno(), stream])
         child = Child(ours, forked.pid, forked.ended, log, writing, forked.gone)
         child.call(function, message, confined)

@@ -262,32 +262,6 @@ def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_server_may_start_before_it_is_known_what_it_imports():
-    environment = {"OPTCLI_PROBE": "set"}
-    with workers.early_server(["statistics"], environment):
-        assert workers.take_early_server({"OPTCLI_PROBE": "another"}) is None
-        server = workers.take_early_server(environment)
-        assert workers.take_early_server(environment) is None
-        server.import_also(["statistics", "colorsys"])
-    try:
-        for name in ("statistics", "colorsys"):
-            with server.start("calls:modules", {"name": name}) as child:
-                assert child.result(dict[str, Any], 20)["preloaded"] is True
-    finally:
-        server.close()
-
-
-def test_a_server_that_nobody_took_is_gone_at_once(tmp_path, monkeypatch):
-    (tmp_path / "endless_library.py").write_text("import time\ntime.sleep(600)\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
-    with workers.early_server(["endless_library"], {}):
-        (server,) = workers._early_servers
-    assert server._process.poll() is not None
-    assert workers._early_servers == []
-    server.close()
-
-
-@pytest.mark.slow
 def test_the_end_of_a_worker_is_seen_while_the_server_imports(tmp_path, monkeypatch):
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"
     (tmp_path / "waiting_library.py").write_text(
@@ -350,9 +324,8 @@ def test_the_server_ends_well_when_nobody_hears_of_the_end_of_a_worker_any_more(
         "    time.sleep(0.01)\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
-    server = workers.ForkServer([])
+    server = workers.ForkServer(["slow_library"])
     try:
-        server.import_also(["slow_library"])
         with server.start("calls:conversation", {}, after=[]):
             until = time.monotonic() + 20
             while not began.exists() and time.monotonic() < until:
