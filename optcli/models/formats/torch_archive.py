@@ -1,8 +1,7 @@
 """Archives of torch: what optcli reads of them before torch opens them.
 
-- The layout (`opened`). Python's zipfile and torch's own reader disagree about unusual archives: of two
-  members with one name they take different ones, torch compares names without case, and they skip bytes
-  that belong to no member in different ways. An archive that the two could read differently is refused.
+- The members (`opened`): names, sizes and kinds. Of two members with one name the zipfile of Python and
+  torch's own reader take different ones, and torch compares names without case.
 - The operators (`Scan`). A doubt is what a person must trust: objects of classes, which only a pickle
   that runs code makes, and operators of a library that would be imported by the name in the file.
 
@@ -21,20 +20,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from optcli.errors import InputError, TrustError, first_line
 
-_END, _END64, _LOCATOR64 = (
-    struct.Struct("<4s4H2LH"),
-    struct.Struct("<4sQ2H2L4Q"),
-    struct.Struct("<4sLQL"),
-)
-_LOCAL = struct.Struct("<4s5H3L2H")
-_ENCRYPTED, _DESCRIPTOR, _ZIP64 = 0x1, 0x8, 0x0001
-_LARGEST_SHORT, _LARGEST_LONG = 0xFFFF, 0xFFFFFFFF
-# A descriptor behind a member: with or without its mark, its sizes in 4 or 8 bytes.
-_DESCRIPTOR_BYTES = (12, 16, 20, 24)
+_ENCRYPTED = 0x1
 _LARGEST_MEMBER_COUNT = 200_000
 # What a compressed member may become. torch compresses the text of programs alone.
 _LARGEST_INFLATED_BYTES = 256 * 1024**2
@@ -58,7 +47,7 @@ _TORCHS = frozenset(
 
 @contextmanager
 def opened(path: Path, what: str) -> Iterator[zipfile.ZipFile]:
-    """The archive, once its layout is known to be the one that every reader sees.
+    """The archive, once its members are known to be what torch writes.
 
     `what` names the kind of file for messages. Raises `InputError` for what is no sound archive, for
     one that can be read in more than one way, and for one that unpacks to more than it may.
@@ -67,7 +56,7 @@ def opened(path: Path, what: str) -> Iterator[zipfile.ZipFile]:
         if not path.is_file():  # a pipe would be waited for
             raise ValueError("it is no file")
         with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
-            _check(archive, stream, path)
+            _check(archive, path)
             yield archive
     except RecursionError as error:
         raise InputError(
@@ -89,7 +78,7 @@ def below_top(archive: zipfile.ZipFile, path: Path) -> dict[str, str]:
     return {name.partition("/")[2]: name for name in archive.namelist()}
 
 
-def _check(archive: zipfile.ZipFile, stream: BinaryIO, path: Path) -> None:
+def _check(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
     if not 0 < len(members) <= _LARGEST_MEMBER_COUNT:
         raise _refused(f"it has {len(members)} members", path)
@@ -105,16 +94,6 @@ def _check(archive: zipfile.ZipFile, stream: BinaryIO, path: Path) -> None:
     inflated = sum(member.file_size for member in members if member.compress_type)
     if inflated > _LARGEST_INFLATED_BYTES:
         raise _refused(f"its compressed members unpack to {inflated} bytes", path)
-    directory = _directory_start(stream, len(members), path)
-    end = 0
-    gaps: tuple[int, ...] = (0,)
-    for member in sorted(members, key=lambda each: each.header_offset):
-        if member.header_offset - end not in gaps:
-            raise _refused(f"{member.filename!r} does not begin where the one before it ends", path)
-        end = _end_of(member, stream, path)
-        gaps = _DESCRIPTOR_BYTES if member.flag_bits & _DESCRIPTOR else (0,)
-    if directory - end not in gaps:
-        raise _refused("it holds bytes that belong to no member", path)
 
 
 def _check_name(member: zipfile.ZipInfo, path: Path) -> None:
@@ -139,75 +118,6 @@ def _check_kind(member: zipfile.ZipInfo, path: Path) -> None:
         raise _refused(f"{member.filename!r} has two sizes", path)
     if not member.compress_size and member.file_size:  # torch gives what was in memory there
         raise _refused(f"{member.filename!r} has two sizes", path)
-    if _count_zip64(member.extra) > 1:
-        raise _refused(f"{member.filename!r} has two sizes", path)
-
-
-def _count_zip64(extra: bytes) -> int:
-    count, place = 0, 0
-    while place + 4 <= len(extra):
-        kind, size = struct.unpack_from("<2H", extra, place)
-        count += kind == _ZIP64
-        place += 4 + size
-    return count
-
-
-def _directory_start(stream: BinaryIO, count: int, path: Path) -> int:
-    """Where the directory of members begins; it ends at the records that end the file."""
-    size = stream.seek(0, 2)
-    end = size - _END.size
-    mark, disk, first, here, entries, length, start, comment = _END.unpack(
-        _read(stream, end, _END.size)
-    )
-    if mark != b"PK\x05\x06" or comment or disk or first:
-        raise _refused("it does not end where its directory ends", path)
-    record = (here, entries, length, start)
-    place = end - _LOCATOR64.size
-    if place >= _END64.size and _read(stream, place, 4) == b"PK\x06\x07":
-        _, number, offset, disks = _LOCATOR64.unpack(_read(stream, place, _LOCATOR64.size))
-        end = place - _END64.size
-        fields = _END64.unpack(_read(stream, end, _END64.size))
-        if fields[0] != b"PK\x06\x06" or fields[1] != _END64.size - 12 or offset != end:
-            raise _refused("it has two directories", path)
-        if number or fields[4] or fields[5] or disks != 1:
-            raise _refused("it says that it has several parts", path)
-        largest = (_LARGEST_SHORT, _LARGEST_SHORT, _LARGEST_LONG, _LARGEST_LONG)
-        long = fields[6:]
-        if any(a not in (b, limit) for a, b, limit in zip(record, long, largest, strict=True)):
-            raise _refused("it has two directories", path)
-        record = (long[0], long[1], long[2], long[3])
-    here, entries, length, start = record
-    if here != count or entries != count or start + length != end:
-        raise _refused("its directory is not where it says", path)
-    return int(start)
-
-
-def _end_of(member: zipfile.ZipInfo, stream: BinaryIO, path: Path) -> int:
-    """Where a member's data end; its own header must say what the directory says of it."""
-    start = member.header_offset
-    fields = _LOCAL.unpack(_read(stream, start, _LOCAL.size))
-    mark, _, flags, method, _, _, _, packed, size, named, extra = fields
-    name = _read(stream, start + _LOCAL.size, named)
-    wanted = member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437")
-    header_agrees = flags == member.flag_bits and method == member.compress_type and name == wanted
-    # Sizes of 0 stand where a descriptor behind the data gives them, the largest where `extra` does.
-    sizes_agree = all(
-        a in (b, _LARGEST_LONG) or (a == 0 and flags & _DESCRIPTOR)
-        for a, b in ((packed, member.compress_size), (size, member.file_size))
-    )
-    if mark != b"PK\x03\x04" or not header_agrees or not sizes_agree:
-        raise _refused(f"{member.filename!r} is described in two ways", path)
-    return int(start + _LOCAL.size + named + extra + member.compress_size)
-
-
-def _read(stream: BinaryIO, place: int, size: int) -> bytes:
-    if place < 0:
-        raise ValueError("it ends too early")
-    stream.seek(place)
-    data = stream.read(size)
-    if len(data) != size:
-        raise ValueError("it ends too early")
-    return data
 
 
 def _refused(what: str, path: Path) -> InputError:
