@@ -262,33 +262,6 @@ def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_the_end_of_a_worker_is_seen_while_the_server_imports(tmp_path, monkeypatch):
-    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
-    (tmp_path / "waiting_library.py").write_text(
-        "import pathlib, time\n"
-        f"pathlib.Path({str(begun)!r}).touch()\n"
-        f"while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
-    server = workers.ForkServer(["waiting_library"])
-    try:
-        child = server.start("calls:double", {"number": 21}, after=[], log=tmp_path / "log")
-        killed = []
-        monkeypatch.setattr(child, "kill", lambda: killed.append(child))
-        with child:
-            assert child.result(int, 20, workers.Listener(dict[str, float], lambda _: None)) == 42
-            while not begun.exists():
-                time.sleep(0.01)
-        # Not killed: it is gone, and its log is whole, although the server has not said so yet.
-        assert not killed
-        assert (tmp_path / "log").read_text() == "words for the log\n"
-        assert not child._ended_in(0.0)
-    finally:
-        go_on.touch()
-        server.close()
-
-
-@pytest.mark.slow
 def test_the_server_ends_without_taking_its_libraries_down(tmp_path, monkeypatch):
     """A build waits for its end. What libraries do when an interpreter ends takes time and can hang."""
     taken_down, deleted = tmp_path / "taken-down", tmp_path / "deleted"
