@@ -131,26 +131,3 @@ def test_the_real_one_runs_without_the_compiler_and_compiles_with_it():
     )
     assert found == ["False", "[[[[1.0, 1.0], [1.0, 1.0]]]]", "1 1000 False", found[3]]
     assert found[3] == "torchvision.ops.roi_align 1.0"
-
-
-def test_what_can_be_imported_meanwhile_is_and_the_rest_is_left_out(tmp_path):
-    (tmp_path / "sound_library.py").write_text("")
-    (tmp_path / "broken_library.py").write_text("raise AttributeError('an old version')\n")
-    said = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, threading\n"
-            "from optcli.workers import libraries\n"
-            "names = ('no_such_library', 'broken_library', 'sound_library')\n"
-            "libraries.bring_in_meanwhile(names)\n"
-            "for thread in threading.enumerate()[1:]: thread.join(30)\n"
-            "print(*(name in sys.modules for name in names))\n",
-        ],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(tmp_path)])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert said.stdout.split() == ["False", "False", "True"]
-    assert said.stderr == ""

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from optcli import workers
 from optcli.cli import options, show
 from optcli.cli.progress import Progress
-from optcli.environment import usable_cores
-from optcli.files import regular_files
-from optcli.store import Store
-from optcli.workers import environment_of_steps
-
-# What every worker of a build needs, whatever the recipe says: `optcli.pipeline.messages` has it, too,
-# and importing that would take as long as what is to be saved.
-GROUND = ("numpy", "optcli.pipeline.step")
-# Sources of models that PyTorch reads.
-TORCH_SOURCES = ("executorch", "exported", "hf", "python", "timm", "torchscript", "torchvision")
-_TORCH_SOURCE = re.compile(rb"\bsource[\"']?\s*:\s*[\"']?(%s):" % "|".join(TORCH_SOURCES).encode())
-_LOOK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -104,8 +89,7 @@ def command(
         )
         show(record, steps, as_json=as_json)
         return 0
-    with early_workers(opened_store, recipe), Progress() as progress:
-        # Not before: the early workers import at the same time.
+    with Progress() as progress:
         from optcli.cli import reports
         from optcli.pipeline.building import build
         from optcli.pipeline.execute import BuildSettings, usual_jobs
@@ -126,29 +110,3 @@ def command(
     if as_json:
         click.echo(ending(report), err=True)
     return report.exit_code
-
-
-# Workers for a build that has everything to do, started before its recipe is read.
-#
-# Reading a recipe takes as long as importing what each worker needs. On a second core both happen at
-# once. A look at the recipe's text says whether PyTorch will be needed, which takes longest to import.
-# Where the store holds something, there may be nothing to do: then no worker is started ahead.
-
-
-def early_workers(store: Store, recipe: Path) -> AbstractContextManager[None]:
-    """Start a server of workers where there is a second core and the store is empty.
-
-    The server ends with the block, unless a build has taken it.
-    """
-    cores = usable_cores()
-    if cores < 2 or store.remote_place is not None or (store.root / "entries").exists():
-        return nullcontext()
-    modules = (*GROUND, "torch") if _names_torch_source(recipe) else GROUND
-    return workers.early_server(modules, environment_of_steps(cores))
-
-
-def _names_torch_source(recipe: Path) -> bool:
-    """Whether the text seems to name such a source. Nothing but time hangs on that."""
-    with suppress(OSError), regular_files.opened(recipe) as stream:
-        return _TORCH_SOURCE.search(stream.read(_LOOK_BYTES)) is not None
-    return False

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
-from optcli.models.formats import exported as exported_format
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import torch_modules
 from optcli.passes import Job, Made, Role
 from optcli.passes._quantization import output_tails
-from optcli.passes._quantization.calibration import CalibrationFeeds
-from optcli.passes._quantization.graph_quantizers import graph_inputs, saturates, this_cpu
-from optcli.passes._quantization.trainable_graphs import (
-    TrainableGraph,
-    trainable_graph,
-    trainable_network,
-)
+from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
+from optcli.passes._quantization.trainable_graphs import trainable_network
 from optcli.passes._torch.computing import Autocast
 from optcli.passes._torch.examples import spread
 from optcli.passes._torch.fake_quantizers import onnx_of_trained
@@ -51,23 +45,12 @@ if TYPE_CHECKING:
 
 _RATES = {"adamw": 1e-4, "sgd": 1e-3}
 _COMPARED = 8
-# What stands before the names of weights in a graph: see `trainable_graphs` and `tracing.flat`.
-_PREFIXES = ("", "graph.", "graph.model.")
 _NOT_EXPORTED = "the network cannot be exported to ONNX"
 _EXPORT_HINT = "the log shows the line of the network that torch.export cannot follow"
 
 # Where fake quantizers round to one integer a runtime may round to the next, at every layer. Of a
 # detector's many rows the worst then differs much: the root of the mean square counts as well.
 _TOLERANCE, _MEAN_TOLERANCE, _MANY = 0.2, 0.3, 10_000
-
-
-@dataclass(frozen=True)
-class _Beginning:
-    """A calibrated network that can be trained; `facts` are those of its calibration."""
-
-    model: torch.nn.Module
-    facts: dict[str, Any]
-    graph: TrainableGraph | None = None
 
 
 class QuantizeAware(Finetune):
@@ -99,43 +82,27 @@ class QuantizeAware(Finetune):
         None, gt=0, description="learning rate after the warm-up, from which it falls along a cosine; "
         "default: 0.0001 for adamw, 0.001 for sgd",
     )  # fmt: skip
-    to: Literal["onnx", "openvino", "exported"] = Field(
-        "onnx",
-        description="what is written: ONNX or OpenVINO, quantized with NNCF, or an exported program "
-        "for `aot_inductor`, quantized with torchao (PT2E)",
-    )
+    to: Literal["onnx", "openvino"] = Field("onnx", description="what is written")
     samples: int = Field(300, ge=1, description="the most calibration samples to use")
     preset: Literal["performance", "mixed"] | None = Field(
         None,
         description="`performance`: symmetric; `mixed`: asymmetric activations; default: as "
-        "`quantize_nncf` chooses; not for `to: exported`",
+        "`quantize_nncf` chooses",
     )
     model_type: Literal["auto", "none", "transformer"] = Field(
         "auto",
         description="`transformer` keeps what attention is sensitive to in floating point; `auto`: "
-        "where there is attention; not for `to: exported`",
+        "where there is attention",
     )
     output_tail: output_tails.OutputTail = "float"
     ignored_modules: tuple[str, ...] = Field(
         (), description="modules to keep in floating point: names or patterns such as `layer4.*`"
     )
 
-    @model_validator(mode="after")
-    def _options_of_nncf(self) -> Self:
-        if self.to == "exported":
-            for name, default in (("preset", None), ("model_type", "auto")):
-                if getattr(self, name) != default:
-                    raise ValueError(
-                        f"`{name}` does nothing with `to: exported`: the CPU's kernels decide"
-                    )
-        return self
-
     def produces(self, source: Format) -> Format:
         return Format(self.to)
 
     def requires(self) -> Needs:
-        if self.to == "exported":
-            return Needs(("torch", "torchao"))
         packages = self.needs.packages  # NNCF imports torchao, too
         return Needs(tuple(name for name in packages if name != "openvino" or self.to == "openvino"))
 
@@ -159,17 +126,17 @@ class QuantizeAware(Finetune):
         loss = self._by_parts(loss, taught, examples, job)
         judge = self._judge(job, loss, taught if loss.weight else None)
         stopping = self._stopping(held_out, (model, taught), loss, job)
-        beginning = self._calibrated(source, model, job)
+        trained, calibration_facts = self._calibrated(source, model, job)
         rate = self.learning_rate or _RATES[self.optimizer]
-        call = caller(beginning.model, job.inputs, "cpu")
+        call = caller(trained, job.inputs, "cpu")
         training = Training(
-            model=beginning.model,
+            model=trained,
             call=call,
             examples=examples,
             judge=judge,
             loss=loss,
             teacher=Teacher(taught, len(examples)) if loss.weight else None,
-            optimizer=self._optimizer(beginning.model, call, self._few(examples, job), rate),
+            optimizer=self._optimizer(trained, call, self._few(examples, job), rate),
             epochs=self.epochs,
             batch_size=self._batch_size(job),
             learning_rate=rate,
@@ -177,23 +144,23 @@ class QuantizeAware(Finetune):
             patience=self.patience,
             settle=False,
             seed=job.seed,
-            zeros=sparsity_masks(beginning.model, source, _PREFIXES),
+            zeros=sparsity_masks(trained, source),
             max_seconds=self.max_minutes and 60 * self.max_minutes,
             stopping=stopping,
-            own_layers=self._own_layers(beginning.model, call, examples, job),
+            own_layers=self._own_layers(trained, call, examples, job),
         )
         progress = training.run(job)
-        beginning.model.load_state_dict(progress.best_state)
-        torch_modules.evaluating(beginning.model)
+        trained.load_state_dict(progress.best_state)
+        torch_modules.evaluating(trained)
         if progress.best_epoch == 0:
             job.warn(
                 "no epoch was better on the validation data: the network is as calibration left it"
             )
         feed, wanted = _answers(training, job)
-        counts = self._write(beginning, source, job)
+        counts = self._write(trained, source, job)
         error = require_agreement(self.produces(source.format), job.out, feed, wanted)
         facts = {
-            **beginning.facts,
+            **calibration_facts,
             "quantized_operators": counts,
             "largest_error_of_export": error,
             "quantization_aware_training": training_facts(progress, training)
@@ -201,21 +168,10 @@ class QuantizeAware(Finetune):
         }
         return Made(precision="int8", facts=facts)
 
-    def _batch_size(self, job: Job) -> int:
-        size = super()._batch_size(job)
-        if self.to != "exported":
-            return size
-        span = batch_range(job.inputs)  # a graph takes no other batches
-        return max(span.min, min(size, span.max))
-
-    def _calibrated(self, source: Artifact, model: torch.nn.Module, job: Job) -> _Beginning:
-        if self.to == "exported":
-            feeds = CalibrationFeeds(job, graph_inputs(job), self.samples)
-            graph = trainable_graph(
-                source, job, feeds, source.facts["outputs"], self.ignored_modules, self.output_tail
-            )
-            facts = {"engine": "torchao", "calibration_samples": feeds.samples, **graph.facts}
-            return _Beginning(graph.model, facts, graph)
+    def _calibrated(
+        self, source: Artifact, model: torch.nn.Module, job: Job
+    ) -> tuple[torch.nn.Module, dict[str, Any]]:
+        """A calibrated network that can be trained, and the facts of its calibration."""
         names = [name for name, _ in torch_modules.named_modules(model) if name]
         ignored = matching(self.ignored_modules, names, "ignored_modules")
         # Exported in FP32 first: it tells what kind of network it is, and whether it can be exported at
@@ -229,7 +185,7 @@ class QuantizeAware(Finetune):
         quantized, tail = trainable_network(
             model, job, ready.feeds, ready.arguments, ignored, half_range, self.output_tail
         )
-        return _Beginning(
+        return (
             quantized,
             {
                 "engine": "nncf",
@@ -252,13 +208,11 @@ class QuantizeAware(Finetune):
             onnx_format.save(model, folder, weights=weights)
         return replace(source, format=Format.ONNX, path=folder)
 
-    def _write(self, beginning: _Beginning, source: Artifact, job: Job) -> dict[str, int]:
+    def _write(self, trained: torch.nn.Module, source: Artifact, job: Job) -> dict[str, int]:
         """Write the trained network; how many operators of a type compute on integers."""
-        if beginning.graph is not None:
-            return beginning.graph.write(job)
         job.progress(None, "exporting the trained network")
         with raised_as(StepError, _NOT_EXPORTED, hint=_EXPORT_HINT):
-            model = onnx_of_trained(beginning.model, job, source.facts["outputs"])
+            model = onnx_of_trained(trained, job, source.facts["outputs"])
         if self.to == "onnx":
             onnx_format.save(model, job.out)
             return _counted(QuantizeNncf.quantized_operators(model))
@@ -333,14 +287,7 @@ def require_agreement(format: Format, folder: Path, feed: Arrays, wanted: Arrays
 def _outputs_of(format: Format, folder: Path, feed: Arrays) -> list[np.ndarray]:
     if format == Format.ONNX:
         return list(onnx_format.session(folder / onnx_format.FILE).run(None, feed))
-    if format == Format.OPENVINO:
-        compiled = openvino_format.core().compile_model(
-            openvino_format.open(folder), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-        )
-        return [compiled(feed)[port] for port in compiled.outputs]
-    import torch
-
-    program = exported_format.open(folder)
-    with torch.no_grad():
-        values = program.module()(*(torch.from_numpy(array) for array in feed.values()))
-    return [v.numpy() for v in ((values,) if isinstance(values, torch.Tensor) else values)]
+    compiled = openvino_format.core().compile_model(
+        openvino_format.open(folder), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    return [compiled(feed)[port] for port in compiled.outputs]

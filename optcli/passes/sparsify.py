@@ -1,12 +1,12 @@
-"""Sparsity without smaller layers: the least weights become zero."""
+"""Sparsity without smaller layers: two of every four weights become zero."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
@@ -23,35 +23,19 @@ _GROUP = 4
 
 
 class Sparsify(Pass):
-    """Sets the smallest weights to zero; shapes, file size and, on CPUs, speed stay as they are.
+    """Sets the smaller two of every four weights to zero, along the input channels (the pattern 2:4).
 
-    `unstructured` takes any weight: for study, for compression by other tools, and as a step of
-    training. `2:4` leaves two of every four along the input channels, which NVIDIA GPUs from Ampere
-    on compute faster with TensorRT's sparse kernels. Nothing is trained here: `finetune` after it
-    keeps the zeros and brings accuracy back. To be faster on a CPU, use `prune`.
+    NVIDIA GPUs from Ampere on compute that faster with TensorRT's sparse kernels. Shapes, file size
+    and, on CPUs, speed stay as they are: to be faster on a CPU, use `prune`. Nothing is trained here:
+    `finetune` after it keeps the zeros and brings accuracy back.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
     needs: ClassVar[Needs] = Needs(("torch",))
 
-    pattern: Literal["unstructured", "2:4"] = Field(
-        "unstructured", description="which weights may go: any, or two of every four input channels"
-    )
-    ratio: float = Field(0.5, gt=0, lt=1, description="share of the weights that become zero")
-    global_ranking: bool = Field(
-        False, description="rank the weights of all layers together instead of layer by layer"
-    )
     keep: tuple[str, ...] = Field(
         (), description="modules to leave as they are: names or patterns such as `head*`"
     )
-
-    @model_validator(mode="after")
-    def _the_pattern_decides(self) -> Self:
-        if self.pattern == "2:4" and self.ratio != 0.5:
-            raise ValueError("`pattern: 2:4` makes half of the weights zero: leave out `ratio`")
-        if self.pattern == "2:4" and self.global_ranking:
-            raise ValueError("`pattern: 2:4` ranks within four weights: leave out `global_ranking`")
-        return self
 
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
@@ -60,17 +44,14 @@ class Sparsify(Pass):
         weights = dict(self._weights(model))
         if not weights:
             raise StepError(
-                f"no weight can be made sparse {_where(self.pattern)}: wanted layers with FP32 weights "
-                "that `keep` does not name",
+                "no weight can be made sparse: wanted layers that `keep` does not name, with FP32 "
+                "weights and input channels by fours",
                 hint="shorten keep, or put sparsify before passes that quantize",
             )
         with torch.no_grad():
-            if self.pattern == "2:4":
-                for index, (name, weight) in enumerate(weights.items()):
-                    job.progress(index / len(weights), name)
-                    weight.mul_(_two_of_four(weight))
-            else:
-                self._zero_smallest(weights, job)
+            for index, (name, weight) in enumerate(weights.items()):
+                job.progress(index / len(weights), name)
+                weight.mul_(_two_of_four(weight))
         description = torch_format.read(source.path)
         torch_format.save(model, job.out, description, source.path / torch_format.CODE)
         job.warn("zeros make no CPU runtime faster, see the measured speed-up; to be faster, use prune")
@@ -94,30 +75,10 @@ class Sparsify(Pass):
                 continue
             if any(_within(module, pattern) for pattern in self.keep):
                 continue
-            if parameter.dtype == torch.float32 and self._fits(modules[module], parameter):
-                yield name, parameter
-
-    def _fits(self, module: torch.nn.Module, weight: torch.Tensor) -> bool:
-        """Whether the pattern can be laid over a layer: 2:4 needs input channels by fours."""
-        if self.pattern == "unstructured":
-            return True
-        return not getattr(module, "transposed", False) and weight.shape[1] % _GROUP == 0
-
-    def _zero_smallest(self, weights: dict[str, torch.nn.Parameter], job: Job) -> None:
-        import torch
-
-        groups = [list(weights.values())] if self.global_ranking else [[w] for w in weights.values()]
-        for index, group in enumerate(groups):
-            job.progress(index / len(groups), "ranking the weights")
-            sizes = torch.cat([weight.abs().flatten() for weight in group])
-            count = round(len(sizes) * self.ratio)
-            if count == 0:
+            if getattr(modules[module], "transposed", False) or parameter.shape[1] % _GROUP:
                 continue
-            gone = torch.zeros(len(sizes), dtype=torch.bool)
-            gone[torch.argsort(sizes, stable=True)[:count]] = True
-            parts = gone.split([weight.numel() for weight in group])
-            for weight, part in zip(group, parts, strict=True):
-                weight[part.view_as(weight)] = 0
+            if parameter.dtype == torch.float32:
+                yield name, parameter
 
     def _facts(self, model: torch.nn.Module, weights: dict[str, torch.nn.Parameter]) -> dict[str, Any]:
         shares = {name: float((weight == 0).float().mean()) for name, weight in weights.items()}
@@ -126,7 +87,7 @@ class Sparsify(Pass):
             n for n, v in torch_modules.named_parameters(model) if v.ndim > 1 and n not in weights
         ]
         return {
-            "pattern": self.pattern,
+            "pattern": "2:4",
             "share_of_all_parameters": zeros
             / sum(value.numel() for value in torch_modules.parameters(model)),
             "layers": shares,
@@ -152,7 +113,3 @@ def _within(module: str, pattern: str) -> bool:
     """Whether a module, or one around it, is called like the pattern."""
     parts = module.split(".")
     return any(fnmatchcase(".".join(parts[: i + 1]), pattern) for i in range(len(parts)))
-
-
-def _where(pattern: str) -> str:
-    return "in the pattern 2:4" if pattern == "2:4" else "in this network"

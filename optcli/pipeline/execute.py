@@ -39,10 +39,7 @@ from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
 from optcli.settings.outputs import OutputPart
 from optcli.store import Admission, Entry, Store
-from optcli.workers import libraries, memory
-
-# What this process imports once the steps are done, for the figures of latency and the table.
-_FOR_LATER = ("numpy.ma", "scipy.special", "rich.console", "rich.table")
+from optcli.workers import memory
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
@@ -136,7 +133,7 @@ class Execution:
                 settings.ray, plan, store, workers, observer, settings.timeout_s, usual_jobs()
             )
         self._probe: Path | None = None
-        self._interrupted = self._imports_for_later = False
+        self._interrupted = False
         self._done: dict[str, StepResult] = {}
 
     def __enter__(self) -> Execution:
@@ -351,7 +348,6 @@ class Execution:
                 self._observer.warned(label, "a file of it in the store was changed; making it again")
             _diagnosis.info("%s: key %s, log %s", label, key, log_of(self._store, key))
             self._observer.started(label)
-            self._import_for_later()
             began = time.monotonic()
             with self._store.work(kind, key) as work:
                 record = self._maker.make(order, work)
@@ -361,12 +357,6 @@ class Execution:
             seconds = time.monotonic() - began
             self._observer.finished(label, seconds)
             return entry, seconds
-
-    def _import_for_later(self) -> None:
-        """Use the time in which workers make something: a build with nothing to do imports nothing."""
-        if not self._imports_for_later:
-            self._imports_for_later = True
-            libraries.bring_in_meanwhile(_FOR_LATER)
 
     def _heard(self, label: str, news: StepNews) -> None:
         if news.progress is not None:

@@ -32,13 +32,10 @@ from optcli.workers import (
     environment_of_steps,
     messages,
     spawn,
-    take_early_server,
 )
 from optcli.workers.memory import available_bytes
 
 _HINT = "read `source.path` only; write into `job.out`, or copy what must be changed"
-# After so long the digest of a file that was just written is remembered (`FileDigests`).
-_SETTLED_S = 0.2
 
 
 class StepWorkers:
@@ -97,9 +94,8 @@ class StepWorkers:
     def _fork_server(self) -> ForkServer:
         with self._starting:
             if self._server is None:
-                modules, environment = list(dict.fromkeys(self.preload())), self._environment()
-                self._server = take_early_server(environment) or ForkServer(modules, environment)
-                self._server.import_also(modules)
+                modules = list(dict.fromkeys(self.preload()))
+                self._server = ForkServer(modules, self._environment())
             return self._server
 
     def _environment(self) -> dict[str, str]:
@@ -209,7 +205,7 @@ class LocalMaker:
                 scratch=None if order.confined else self.store.scratch_folder("artifact", order.key),
                 cache=None if order.confined else self.store.cache_folder(),
             )
-        with inputs.named_as_kept(), self._read_meanwhile(order):
+        with inputs.named_as_kept():
             answer = self._carry(order, replace(request, out=work), log)
         inputs.check()
         for role, each in sets.items():
@@ -224,27 +220,6 @@ class LocalMaker:
     def close(self) -> None:
         """End the workers and the fork server."""
         self._workers.close()
-
-    @contextmanager
-    def _read_meanwhile(self, order: Order) -> Iterator[None]:
-        """Read an order's entries in the store while a worker carries it out.
-
-        Digests of files that were written just now are not remembered at first. They are then, so that
-        the look afterwards need not read the files.
-        """
-
-        def read() -> None:
-            with suppress(OSError, OptcliError):  # the look afterwards says so
-                for entry in _entries(order):
-                    self.store.sound(entry.kind, entry.key)
-
-        timer = threading.Timer(_SETTLED_S, read)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
 
     def _see_that_the_store_kept(self, order: Order, inputs: StepInputs) -> None:
         """Put back what a step has changed of its inputs in the store, and blame the step."""
@@ -279,18 +254,14 @@ class LocalMaker:
         # Copied while the entries are read: of a large model each takes a tenth of a second.
         with disk.failures(self.store.root), ThreadPoolExecutor(1) as pool:
             copied = pool.submit(StepInputs, named, work.parent.parent / "inputs")
-            for entry in _entries(order):
+            # The origin of a first pass is its parent as well.
+            for entry in {(each.kind, each.key): each for each in order.entries.values()}.values():
                 if self.store.sound(entry.kind, entry.key) is None:
                     raise StepError(
                         f"its input {entry.key[:12]} in the store was changed while the build ran",
                         hint="build again; a pass of this recipe writes into the store",
                     )
             return copied.result()
-
-
-def _entries(order: Order) -> list[Entry]:
-    """What the store has of an order's inputs: the origin of a first pass is its parent as well."""
-    return list({(entry.kind, entry.key): entry for entry in order.entries.values()}.values())
 
 
 def begun_log(store: Store, order: Order) -> Path:

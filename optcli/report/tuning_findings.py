@@ -68,7 +68,7 @@ def _gain_of_later_half(tuning: Tuning, spent_s: float) -> Iterator[str]:
         yield f"{begun} {early:.2f} {times}; at its end, {best:.2f} times. More time is likely to help."
 
 
-def int8_that_does_not_pay(trials: Sequence[TuningTrial]) -> TuningTrial | None:
+def _int8_that_does_not_pay(trials: Sequence[TuningTrial]) -> TuningTrial | None:
     """The best whole network in INT8, where it is not faster than the best one in float."""
     whole = [trial for trial in trials if trial.score is not None and not _is_cut(trial)]
     int8, in_float = _best(whole, _is("int8")), _best(whole, _is_float)
@@ -78,16 +78,14 @@ def int8_that_does_not_pay(trials: Sequence[TuningTrial]) -> TuningTrial | None:
 
 
 def _why_int8_does_not_pay(trials: Sequence[TuningTrial], tuning: Tuning) -> Iterator[str]:
-    """The likely cause, from the CPU, a profile, the file and the calls: the first that speaks."""
-    int8, isa = int8_that_does_not_pay(trials), tuning.isa
+    """The likely cause, from the CPU, the file and the calls: the first that speaks."""
+    int8, isa = _int8_that_does_not_pay(trials), tuning.isa
     in_float = _best(trials, _is_float)
     if int8 is None or in_float is None or tuning.objective in COUNTED_IN_BYTES:
         return
     shortest_ms = min(int8.p50_ms.values(), default=1.0)
     if isa is not None and environment.sums_saturate(isa):
         cause = f"this CPU ({isa}) has no instructions that multiply and add 8-bit integers at once"
-    elif tuning.int8_cause is not None:
-        cause = tuning.int8_cause
     elif int8.operators is not None and int8.operators < _FEW_OPERATORS:
         operators = counted(int8.operators, "operator computes", "operators compute")
         cause = f"only {operators} on integers"

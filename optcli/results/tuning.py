@@ -176,9 +176,9 @@ class Tuning(Result):
     `baseline` its baseline, and `baseline_bytes` that one's size or memory where the objective is
     `size` or `memory`. Without a metric `confidence` is None, and a loss is the share of samples whose
     largest output is another. `next_idea` is what the search would try with more time. `isa` names the
-    instructions of 8-bit sums; `int8_cause` is what a profile says where INT8 is no faster than in
-    float. `others_share` is the part of the processors' time, 0..1, that other programs and other
-    guests of the host had during the trials of the last run; None where that is not known.
+    instructions of 8-bit sums. `others_share` is the part of the processors' time, 0..1, that other
+    programs and other guests of the host had during the trials of the last run; None where that is not
+    known.
     """
 
     recipe: str
@@ -201,7 +201,6 @@ class Tuning(Result):
     stopped_because: str = ""
     next_idea: str | None = None
     isa: str | None = None
-    int8_cause: str | None = None
     others_share: float | None = None
     baseline: str | None = None
     baseline_bytes: int | None = None

@@ -19,10 +19,10 @@ from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
 from optcli.pipeline.places import Nodes
 from optcli.report import tuning as tuning_report
 from optcli.report import tuning_findings
-from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
+from optcli.results.tuning import Tuning, TuningTrial
 from optcli.settings.tuning import Objective
 from optcli.store import Store
-from optcli.tuning import causes, finalists, judgement, rules, starting
+from optcli.tuning import finalists, judgement, rules, starting
 from optcli.tuning.budget import OtherWork, SearchBudget
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
@@ -32,8 +32,6 @@ from optcli.tuning.trial_facts import best_of, surest_of
 from optcli.tuning.trial_runner import TrialRunner
 from optcli.tuning.trials import Trials
 
-# Where so many seconds are left for the finalists, why INT8 does not pay is looked into before.
-_FOR_A_CAUSE_S = 60.0
 # An excess by less than this share of the budget is not worth a warning: it is an estimate.
 _WARNED_SHARE = 0.05
 INTERRUPTED = "it was interrupted"
@@ -176,7 +174,6 @@ def _result(
 def _judged(result: _Result, path: Path, artifacts: Path | None) -> Tuning:
     """Build and judge the finalists, and write the report: in words what the search has found."""
     read, trial_runner = result.start.recipe, result.trials.trial_runner
-    cause = _cause_of_int8(result)
     best = best_of(result.done)
     most = result.budget.finalists(result.left_s, result.first, read.tune.finalists, best)
     chosen = finalists.choose(result.done, result.bar, most, certain=read.wants_certainty)
@@ -195,7 +192,6 @@ def _judged(result: _Result, path: Path, artifacts: Path | None) -> Tuning:
         left_out=(*result.space.left_out, *_not_reached(result)),
         stopped_because=result.why,
         isa=environment.isa(),
-        int8_cause=cause,
         next_idea=_next_idea(result.space, result.bar, result.budget.seconds, result.done),
         others_share=result.others_share,
     )
@@ -235,14 +231,6 @@ def _not_reached(result: _Result) -> Iterator[str]:
     for name in result.space.further:
         if name not in tried:
             yield f"{name} was not tried: the search ended before its turn came."
-
-
-def _cause_of_int8(result: _Result) -> str | None:
-    """Why INT8 does not pay, where that is asked and there is time to look."""
-    about_bytes = result.start.recipe.tune.objective in COUNTED_IN_BYTES
-    if about_bytes or result.left_s <= _FOR_A_CAUSE_S or result.why == INTERRUPTED:
-        return None
-    return causes.cause_of_int8(result.done, result.trials)
 
 
 def _measuring_s(result: _Result, chosen: Sequence[TuningTrial]) -> float:

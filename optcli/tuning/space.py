@@ -40,7 +40,7 @@ _QUANTIZERS = {
     "litert": ("quantize_litert",),
     "executorch": ("quantize_pt2e",),
 }
-_AWARE = {"openvino": "openvino", "onnxruntime": "onnx", "pytorch": "exported"}
+_AWARE = {"openvino": "openvino", "onnxruntime": "onnx"}
 _RUNNERS = {"pytorch": "aoti"}  # of the others as they are called themselves
 _OTHER_PRECISIONS = {
     "openvino": ("fp32", "bf16", "fp16", "int8", "int8-weights"),
@@ -253,8 +253,6 @@ class Space:
         if precision == "int8" and aware_s:
             options = {**self.finetuning(aware_s), **self._early_end(parameters)}
             yield "quantize_aware", {"to": _AWARE[runtime], **options}
-            if runtime == "pytorch":
-                yield "aot_inductor", {}
             return
         if runtime == "executorch":  # it lowers what was quantized before
             if precision == "int8":

@@ -9,13 +9,8 @@ turns into JSON and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-
 from optcli.workers.channel import Channel
 from optcli.workers.parent import Child, ForkServer, Listener, run, spawn
-
-_early_servers: list[ForkServer] = []
 
 
 def environment_of_steps(threads: int) -> dict[str, str]:
@@ -29,25 +24,3 @@ def environment_of_steps(threads: int) -> dict[str, str]:
         "GOMP_SPINCOUNT": "10000",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-
-
-@contextmanager
-def early_server(modules: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
-    """Start a server that imports these modules; it ends with the block unless it was taken."""
-    server = ForkServer(modules, environment)
-    _early_servers.append(server)
-    try:
-        yield
-    finally:
-        if server in _early_servers:
-            _early_servers.remove(server)
-            server.close()
-
-
-def take_early_server(environment: Mapping[str, str]) -> ForkServer | None:
-    """The server that waits with this environment, for the caller to close; None: there is none."""
-    for server in _early_servers:
-        if server.environment == environment:
-            _early_servers.remove(server)
-            return server
-    return None

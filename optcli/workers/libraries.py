@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -28,17 +27,6 @@ def bring_in(names: Iterable[str]) -> None:
     with without_collections():
         for name in names:
             importlib.import_module(name)
-
-
-def bring_in_meanwhile(names: Sequence[str]) -> None:
-    """Import modules in a thread, while this process waits for others; what cannot be is left out."""
-
-    def bring_in_all() -> None:
-        for name in names:
-            with suppress(Exception):  # whoever needs it hears of it
-                importlib.import_module(name)
-
-    threading.Thread(target=bring_in_all, daemon=True).start()
 
 
 @contextmanager

@@ -26,8 +26,6 @@ from optcli.workers import channel, logs, messages
 from optcli.workers.lifetime import APART, stop
 
 _POLL_S = 0.2
-# How often the system is asked for the end of a worker that was forked.
-_LOOK_S = 0.005
 # For interpreters older than 3.11, which do not know -P.
 _START = (
     "import sys; sys.path[:] = [each for each in sys.path if each]; import runpy; "
@@ -60,12 +58,10 @@ class Child:
         ended: Callable[[float], int | None],
         log: Path | None,
         writing: threading.Thread | None = None,
-        gone: Callable[[float], bool] | None = None,
     ) -> None:
-        """`ended` waits so many seconds for the exit status; `gone`, where given, for the end alone."""
+        """`ended` waits so many seconds for the exit status."""
         self._connection = connection
         self._ended_in = ended
-        self._gone_in = gone
         self._scratch = ExitStack()  # a temporary folder, removed when the worker has ended
         self._writing = writing
         self.pid = pid
@@ -127,14 +123,6 @@ class Child:
             self._tidy()
         return code
 
-    def _gone(self, timeout_s: float) -> bool:
-        """Whether it ends within so many seconds, however it does."""
-        gone = self._gone_in
-        is_gone = gone(timeout_s) if gone is not None else self._ended_in(timeout_s) is not None
-        if is_gone:
-            self._tidy()
-        return is_gone
-
     def _tidy(self) -> None:
         """Of a worker that has ended: have its log written, and its temporary folder removed."""
         if self._writing is not None:
@@ -151,7 +139,7 @@ class Child:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._connection.close()
-        if kind is not None or not self._gone(_LEAVING_S):
+        if kind is not None or self._ended(_LEAVING_S) is None:
             self.kill()
 
     def _next(self, timeout_s: float | None, limit_s: float | None = None) -> dict[str, Any]:
@@ -283,17 +271,12 @@ class ForkServer:
 
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._preload = tuple(preload)
-        self.environment = dict(environment or {})
         self._control, child = socket.socketpair()
         command = _running(sys.executable, "optcli.workers.server")
         number = child.fileno()
         self._process = _started(command, number, preload, subprocess.DEVNULL, environment)
         child.close()
         self._follow()
-
-    def import_also(self, modules: Sequence[str]) -> None:
-        """Import more in the background, from the start of the next worker on."""
-        self._preload = tuple(dict.fromkeys((*self._preload, *modules)))
 
     def start(
         self,
@@ -312,9 +295,9 @@ class ForkServer:
         modules = self._preload if after is None else after
         ours, child_end = channel.pair()
         with logs.opened(log) as (stream, writing), child_end:
-            request = {"after": [*modules], "import": self._preload, "apart": confined is not None}
+            request = {"after": [*modules], "apart": confined is not None}
             forked = self._fork(json.dumps(request).encode(), [child_end.fileno(), stream])
-        child = Child(ours, forked.pid, forked.ended, log, writing, forked.gone)
+        child = Child(ours, forked.pid, forked.ended, log, writing)
         child.call(function, message, confined)
         return child
 
@@ -371,34 +354,11 @@ class _Forked:
     pid: int
     code: Future[int] = field(default_factory=Future)
 
-    def gone(self, timeout_s: float) -> bool:
-        """Whether it ends within so many seconds: the system knows before the server says how."""
-        deadline = time.monotonic() + timeout_s
-        while not self.code.done():
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return False
-            if _is_over(self.pid):
-                return True
-            self.ended(min(_LOOK_S, left_s))
-        return True
-
     def ended(self, timeout_s: float | None) -> int | None:
         """Its exit status; None where it has not ended after so many seconds."""
         with suppress(TimeoutError):
             return self.code.result(timeout_s)
         return None
-
-
-def _is_over(pid: int) -> bool:
-    """Whether a process that was started has ended, buried or not."""
-    try:
-        stat = Path("/proc", str(pid), "stat").read_bytes()
-    except FileNotFoundError:
-        return sys.platform.startswith("linux")
-    except OSError:
-        return False
-    return stat[stat.rindex(b")") + 2 : stat.rindex(b")") + 3] == b"Z"
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:

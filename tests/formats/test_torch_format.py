@@ -107,43 +107,16 @@ def test_precision_is_that_of_the_weights(dtypes, name):
 
 
 @pytest.mark.parametrize("name", ["resnet18", "shufflenet_v2_x0_5", "ssdlite320_mobilenet_v3_large"])
-def test_weights_that_are_loaded_are_not_drawn_before_and_nobody_can_tell(tmp_path, name, monkeypatch):
+def test_opening_gives_the_weights_that_were_saved_and_draws_nothing_of_others(tmp_path, name):
     from optcli.models.formats import torch_build
 
     source = {"kind": "torchvision", "name": name, "arguments": {}}
     model = torch_build.build(source, tmp_path)
-    before, init = torch.get_rng_state(), torch.nn.init.kaiming_uniform_
+    before = torch.get_rng_state()
     image = TensorSpec(name="x", shape=[1, 3, 64, 64])
     description = torch_format.Description(source=source, inputs=(image,), outputs=("y",))
     torch_format.save(model, tmp_path / "artifact", description)
-    drawn = []
-    real = torch_build._built
-    monkeypatch.setattr(
-        torch_build,
-        "_built",
-        lambda *given, **how: drawn.append(torch.nn.init.normal_) or real(*given, **how),
-    )
     opened = torch_format.open(tmp_path / "artifact")
     wanted, found = model.state_dict(), opened.state_dict()
     assert all(torch.equal(wanted[key], found[key]) for key in wanted)
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.nn.init.kaiming_uniform_ is init
-    # A detector keeps anchors beside its state: it is built once more, as it is.
-    assert [each is torch.nn.init.normal_ for each in drawn] == (
-        [False, True] if name.startswith("ssd") else [False]
-    )
-
-
-def test_a_network_with_tensors_beside_its_state_is_drawn(tmp_path):
-    from optcli.models.formats import torch_build
-
-    plain = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    assert torch_build._is_all_state(plain)
-    plain.register_buffer("kept", torch.ones(2))
-    assert torch_build._is_all_state(plain)
-    plain.register_buffer("not_kept", torch.ones(2), persistent=False)
-    assert not torch_build._is_all_state(plain)
-    for value in (torch.ones(2), [torch.ones(2)], {"one": torch.ones(2)}):
-        other = torch.nn.Sequential(torch.nn.Linear(2, 2))
-        other[0].beside = value
-        assert not torch_build._is_all_state(other)

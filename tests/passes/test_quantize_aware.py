@@ -28,23 +28,18 @@ from tiny_networks import (
 from optcli import environment
 from optcli.artifact import EXPECTED, Artifact, Format
 from optcli.errors import StepError
-from optcli.models.formats import exported as exported_format
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.sources.python import PythonSource
 from optcli.passes import quantize_aware
 from optcli.passes._torch.checkpoint import CHECKPOINT
-from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.finetune import Finetune
 from optcli.passes.quantize_aware import QuantizeAware
 from optcli.passes.quantize_nncf import QuantizeNncf
-from optcli.passes.quantize_pt2e import QuantizePt2e
-from optcli.runners.aoti import AotiRunner
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
-from optcli.runners.torch import TorchRunner
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
 
@@ -197,12 +192,7 @@ def training_of(made: Artifact) -> dict:
     return made.facts["quantization_aware_training"]
 
 
-RUNNERS = {
-    "onnx": OnnxruntimeRunner,
-    "openvino": OpenvinoRunner,
-    "exported": TorchRunner,
-    "aoti": AotiRunner,
-}
+RUNNERS = {"onnx": OnnxruntimeRunner, "openvino": OpenvinoRunner}
 
 
 def accuracy(made: Artifact, batch_size: int) -> float:
@@ -239,7 +229,7 @@ def integer_kernels(made: Artifact, folder: Path) -> Counter:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["onnx", "openvino", "exported"])
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_it_regains_what_a_bad_calibration_has_cost(regained, to):
     made = regained(to)
     facts = training_of(made)
@@ -255,10 +245,9 @@ def test_it_regains_what_a_bad_calibration_has_cost(regained, to):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["onnx", "exported"])
-def test_it_ends_once_it_is_as_good_as_the_network_that_it_got(residual, tmp_path, to):
+def test_it_ends_once_it_is_as_good_as_the_network_that_it_got(residual, tmp_path):
     limits = {"epochs": 20, "stop_at_drop": 0.0, "validate_epochs": False}
-    facts = training_of(quantized(residual, tmp_path / "made", DARK, to=to, **limits))
+    facts = training_of(quantized(residual, tmp_path / "made", DARK, **limits))
     stopping = facts["early_stopping"]
     assert facts["stopped_early"]
     assert facts["epochs"] < 20
@@ -268,7 +257,7 @@ def test_it_ends_once_it_is_as_good_as_the_network_that_it_got(residual, tmp_pat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["onnx", "openvino", "exported"])
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_a_transformer_too(tokens, tmp_path, to):
     made = quantized(tokens, tmp_path / "made", DARK, to=to)
     facts = training_of(made)
@@ -315,23 +304,6 @@ def test_openvino_computes_products_on_integers(regained):
 
 
 @pytest.mark.long
-def test_aot_inductor_compiles_it_to_as_many_integer_kernels(residual, regained, tmp_path):
-    calibrated = apply(
-        QuantizePt2e(), residual, tmp_path / "ptq", IMAGE, calibration=DATA["calibration"]
-    )
-    made = regained("exported")
-    assert made.facts["quantized_operators"] == calibrated.facts["quantized_operators"]
-    one = AotInductor(shapes="dynamic")
-    packages = [
-        apply(one, each, tmp_path / f"aoti-{each.path.name}", IMAGE) for each in (calibrated, made)
-    ]
-    kernels = [package.facts["integer_kernels"] for package in packages]
-    assert kernels[0] == kernels[1] == 4
-    trained = training_of(made)["validation_accuracy"]
-    assert accuracy(packages[1], 64) == pytest.approx(trained, abs=0.02)
-
-
-@pytest.mark.long
 def test_normalizations_that_cannot_be_folded(tmp_path):
     """Before an activation, where the convolution goes into a sum as well, and behind that sum."""
     source, observer = written(tmp_path, "Preactivated"), Heard()
@@ -343,30 +315,28 @@ def test_normalizations_that_cannot_be_folded(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["onnx", "exported"])
-def test_a_network_of_one_fixed_batch_size(tmp_path, to):
+def test_a_network_of_one_fixed_batch_size(tmp_path):
     inputs = (TensorSpec(name="image", shape=[1, 3, 16, 16]),)
     source = written(tmp_path, "Residual")
     data = {role: Stripes(8) for role in DATA}
-    options = {"to": to, "epochs": 1, "batch_size": 4, "threads": 1}
+    options = {"epochs": 1, "batch_size": 4, "threads": 1}
     made = apply(QuantizeAware(**options), source, tmp_path / "made", inputs, **data)
-    assert training_of(made)["batch_size"] == (1 if to == "exported" else 4)
+    assert training_of(made)["batch_size"] == 4
     values = feed(inputs, 1)
     wanted = reference(source, inputs, values)["scores"]
-    with RUNNERS[to](threads=1).open(made, inputs) as model:
+    with OnnxruntimeRunner(threads=1).open(made, inputs) as model:
         assert sqnr_db(wanted, model.run(values)["scores"]) > 10
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["onnx", "exported"])
-def test_a_killed_training_goes_on_and_ends_with_the_same_weights(residual, regained, tmp_path, to):
+def test_a_killed_training_goes_on_and_ends_with_the_same_weights(residual, regained, tmp_path):
     class Killed(Heard):
         def progress(self, step, fraction, message):
             if message.startswith("epoch 3 of"):
                 raise KeyboardInterrupt
 
-    scratch, options = tmp_path / "scratch", {"to": to, "epochs": 4}
-    whole = regained(to)
+    scratch, options = tmp_path / "scratch", {"epochs": 4}
+    whole = regained("onnx")
     with pytest.raises(KeyboardInterrupt):
         quantized(residual, tmp_path / "b", DARK, observer=Killed(), scratch=scratch, **options)
     assert [path.name for path in scratch.iterdir()] == [CHECKPOINT]
@@ -377,7 +347,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(residual, rega
     values = DATA["validation"][0].inputs["image"][None]
     answers = []
     for made in (whole, resumed):
-        with RUNNERS[to](threads=1).open(made, IMAGE) as model:
+        with OnnxruntimeRunner(threads=1).open(made, IMAGE) as model:
             answers.append(model.run({"image": values})["scores"])
     assert np.array_equal(*answers)
 
@@ -415,16 +385,13 @@ def test_a_training_that_spoils_it_leaves_what_calibration_made(residual, tmp_pa
 
 @pytest.mark.long
 def test_modules_are_kept_in_floats_by_name_or_pattern(residual, tmp_path):
-    for to, wanted in (("onnx", {"Conv": 1, "Gemm": 1}), ("exported", {"conv2d": 1, "linear": 1})):
-        options = {"to": to, "epochs": 1, "ignored_modules": ("le*t", "right")}
-        made = quantized(residual, tmp_path / to, **options)
-        counts = made.facts["quantized_operators"]
-        assert {name: count for name, count in counts.items() if name in wanted} == wanted
+    made = quantized(residual, tmp_path / "made", epochs=1, ignored_modules=("le*t", "right"))
+    counts = made.facts["quantized_operators"]
+    assert (counts["Conv"], counts["Gemm"]) == (1, 1)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["onnx", "exported"])
-def test_zeros_that_were_made_stay(residual, tmp_path, to):
+def test_zeros_that_were_made_stay(residual, tmp_path):
     model = torch_format.open(residual.path)
     with torch.no_grad():
         model.left.weight[:, ::2] = 0
@@ -432,13 +399,8 @@ def test_zeros_that_were_made_stay(residual, tmp_path, to):
     torch_format.save(model, out, torch_format.read(residual.path), residual.path / torch_format.CODE)
     facts = {**residual.facts, "sparsity": {"layers": {"left.weight": 0.5}}}
     source = replace(residual, path=out, facts=facts)
-    made = quantized(source, tmp_path / "made", to=to, epochs=1)
-    if to == "onnx":
-        tensors = [array(tensor) for tensor in onnx_format.open(made.path).graph.initializer]
-    else:
-        tensors = [
-            value.detach().numpy() for value in exported_format.open(made.path).state_dict.values()
-        ]
+    made = quantized(source, tmp_path / "made", epochs=1)
+    tensors = [array(tensor) for tensor in onnx_format.open(made.path).graph.initializer]
     weights = [each for each in tensors if each.shape == (16, 16, 3, 3)]
     assert [each.dtype for each in weights] == [np.int8]
     assert not weights[0][:, ::2].any()
@@ -446,8 +408,7 @@ def test_zeros_that_were_made_stay(residual, tmp_path, to):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["onnx", "exported"])
-def test_several_inputs_and_outputs_without_classes(tmp_path, to):
+def test_several_inputs_and_outputs_without_classes(tmp_path):
     class Unmasked(Noise):
         def __getitem__(self, index):
             sample = super().__getitem__(index)
@@ -455,12 +416,12 @@ def test_several_inputs_and_outputs_without_classes(tmp_path, to):
 
     inputs = INPUTS["Pair"]
     source = torch_artifact(tmp_path, "Pair")
-    options = {"compare": "outputs", "epochs": 1, "batch_size": 4, "threads": 1, "to": to}
+    options = {"compare": "outputs", "epochs": 1, "batch_size": 4, "threads": 1}
     data = {role: Unmasked(inputs, 8) for role in DATA}
     made = apply(QuantizeAware(**options), source, tmp_path / "made", inputs, **data)
     assert training_of(made)["distillation_weight"] == 1.0
     assert training_of(made)["validation_accuracy"] is None
-    with RUNNERS[to](threads=1).open(made, inputs) as model:
+    with OnnxruntimeRunner(threads=1).open(made, inputs) as model:
         for batch_size in (1, 3):
             values = {**feed(inputs, batch_size, seed=9), "mask": np.ones((batch_size, 1), np.float32)}
             wanted, found = reference(source, inputs, values), model.run(values)
@@ -486,11 +447,6 @@ def test_what_cannot_be_trained_says_so_before_it_trains(residual, tmp_path):
     fails("the model is int8", source=replace(residual, precision="int8"))
     fails("fits no module", ignored_modules=("lefft",))
     fails("cannot follow the network at line", source=written(tmp_path / "branch", "Branching"))
-    fails(
-        "cannot follow the network at line",
-        source=written(tmp_path / "branch2", "Branching"),
-        to="exported",
-    )
 
 
 def test_an_export_that_computes_something_else_is_refused(regained):
@@ -526,9 +482,7 @@ def test_of_many_outputs_a_few_may_differ_much(monkeypatch, tmp_path):
     ("options", "words"),
     [
         ({"epochs": 0}, "greater than or equal to 1"),
-        ({"to": "tensorrt"}, "'onnx', 'openvino' or 'exported'"),
-        ({"to": "exported", "preset": "mixed"}, "`preset` does nothing"),
-        ({"to": "exported", "model_type": "none"}, "`model_type` does nothing"),
+        ({"to": "tensorrt"}, "'onnx' or 'openvino'"),
         ({"patience": 2, "validate_epochs": False}, "validation"),
         ({"autocast": "bf16"}, "Extra inputs"),
         ({"samples": 0}, "greater than or equal to 1"),
@@ -542,11 +496,8 @@ def test_options_that_make_no_sense_are_refused(options, words):
 def test_what_it_reads_needs_and_depends_on(monkeypatch):
     assert QuantizeAware().roles() == ("calibration", "training", "validation")
     assert QuantizeAware(validate_epochs=False).roles() == ("calibration", "training")
-    needs = {
-        to: set(QuantizeAware(to=to).requires().packages) for to in ("onnx", "openvino", "exported")
-    }
-    assert {"nncf", "onnxruntime"} <= needs["onnx"] - needs["exported"]
+    needs = {to: set(QuantizeAware(to=to).requires().packages) for to in ("onnx", "openvino")}
+    assert {"nncf", "onnxruntime"} <= needs["onnx"]
     assert "openvino" in needs["openvino"] - needs["onnx"]
-    assert "torchao" in needs["exported"]
     monkeypatch.setattr(environment, "cpu", lambda: {"machine": "x86_64", "flags": ["avx2"]})
     assert QuantizeAware().bound_to() == {"quantizer": "x86", "saturates": True}

@@ -7,7 +7,6 @@ from textwrap import dedent
 
 import pytest
 import torch
-from pydantic import ValidationError
 from tiny_networks import Heard, artifact
 
 from optcli.artifact import Artifact, Format
@@ -59,34 +58,10 @@ def made(folder: Path, name: str = "Net", **options):
     return torch_format.open(source), torch_format.open(out), facts, heard
 
 
-def test_the_smallest_weights_of_each_layer_become_zero(tmp_path):
-    before, after, facts, heard = made(tmp_path, ratio=0.25)
-    for name, weight in after.named_parameters():
-        old = before.get_parameter(name)
-        if name not in facts["layers"]:
-            assert torch.equal(weight, old)
-            continue
-        gone = weight == 0
-        assert facts["layers"][name] == float(gone.float().mean()) == pytest.approx(0.25, abs=0.03)
-        assert torch.equal(weight[~gone], old[~gone])
-        assert old[gone].abs().max() <= old[~gone].abs().min()
-    assert {"first.weight", "up.weight", "attention.in_proj_weight"} <= set(facts["layers"])
-    assert not any("norm" in name or "bias" in name for name in facts["layers"])
-    assert "make no CPU runtime faster" in heard.warnings[0]
-
-
-def test_all_layers_can_be_ranked_together(tmp_path):
-    before, after, facts, _ = made(tmp_path, ratio=0.5, global_ranking=True)
-    pairs = [(before.get_parameter(name), after.get_parameter(name)) for name in facts["layers"]]
-    gone = torch.cat([old[new == 0].abs() for old, new in pairs])
-    kept = torch.cat([old[new != 0].abs() for old, new in pairs])
-    assert gone.max() <= kept.min()
-    assert len(gone) == pytest.approx(len(kept), abs=1)
-    assert max(facts["layers"].values()) - min(facts["layers"].values()) > 0.1
-
-
 def test_two_of_every_four_input_channels_stay(tmp_path):
-    before, after, facts, _ = made(tmp_path, pattern="2:4")
+    before, after, facts, heard = made(tmp_path)
+    assert "make no CPU runtime faster" in heard.warnings[0]
+    assert not any("norm" in name or "bias" in name for name in facts["layers"])
     assert set(facts["layers"]) == {
         "second.weight", "attention.in_proj_weight", "attention.out_proj.weight", "head.0.weight"
     }  # fmt: skip
@@ -103,7 +78,7 @@ def test_two_of_every_four_input_channels_stay(tmp_path):
 
 def test_what_is_kept_stays_whole(tmp_path):
     before, after, facts, _ = made(tmp_path, keep=("head", "attention*", "first"))
-    assert set(facts["layers"]) == {"depthwise.weight", "second.weight", "up.weight"}
+    assert set(facts["layers"]) == {"second.weight"}
     assert torch.equal(after.head[0].weight, before.head[0].weight)
 
 
@@ -120,9 +95,3 @@ def test_what_cannot_be_made_sparse_says_so(tmp_path, name, options, message):
         made(tmp_path, name, **options)
     assert message in error.value.message
     assert error.value.hint
-
-
-@pytest.mark.parametrize("options", [{"ratio": 0.3}, {"global_ranking": True}])
-def test_the_pattern_decides_what_the_options_would(options):
-    with pytest.raises(ValidationError, match="2:4"):
-        Sparsify(pattern="2:4", **options)

@@ -268,7 +268,7 @@ CHAINS = """\
   traced: [torchscript]
   last: [channels_last]
   pruned: [{prune: {ratio: 0.5}}]
-  sparse: [{sparsify: {ratio: 0.5}}]
+  sparse: [sparsify]
   weights: [weights_only]
   exported: [export]
   pt2e: [quantize_pt2e]

@@ -14,7 +14,6 @@ from optcli import passes
 from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.errors import MissingError, StepError
-from optcli.files import digest
 from optcli.passes import Traits
 from optcli.passes.finetune import Finetune
 from optcli.pipeline import execute, step
@@ -91,55 +90,8 @@ def test_who_reads_the_origin():
     assert (ours.reads_origin, tuned.reads_origin, own.reads_origin) == (False, True, True)
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """The paths of files whose digests are computed, in order."""
-    paths = []
-    usual = digest.of_file
-
-    def noted(path):
-        paths.append(path)
-        return usual(path)
-
-    monkeypatch.setattr(digest, "of_file", noted)
-    return paths
-
-
 @pytest.mark.slow
-def test_files_just_written_are_read_before_and_during_a_step_and_not_after_it(
-    store, reads, monkeypatch
-):
-    # The file stays one that was just written, and its digest is remembered from the step on.
-    meanwhile = LocalMaker._read_meanwhile
-    monkeypatch.setattr(digest, "_SETTLED_NS", 10**18)
-    monkeypatch.setattr(digest, "_TICK_NS", 10**18)
-
-    def later(maker, order):
-        monkeypatch.setattr(digest, "_TICK_NS", 0)
-        return meanwhile(maker, order)
-
-    monkeypatch.setattr(LocalMaker, "_read_meanwhile", later)
-    parent = kept(store, "a")
-    model = parent.path / "model.onnx"
-    counts = []
-
-    def works(request):
-        counts.append(reads.count(model))
-        deadline = time.monotonic() + 30
-        while not store.digests._young and time.monotonic() < deadline:
-            time.sleep(0.02)
-        counts.append(reads.count(model))
-
-    reads.clear()
-    made(store, order_of(parent, parent), works)
-    before, during = counts
-    assert before == 1, "the parent is the origin as well, and is read once"
-    assert during == 2
-    assert reads.count(model) == 2
-
-
-@pytest.mark.slow
-def test_a_change_in_the_store_is_seen_though_the_files_were_read_meanwhile(store):
+def test_a_change_in_the_store_is_seen(store):
     parent = kept(store, "a")
 
     def meddles(request):

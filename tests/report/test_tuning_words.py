@@ -154,16 +154,6 @@ def test_int8_that_is_no_faster_than_bf16_does_not_pay_either() -> None:
     assert not [each for each in told if "does not pay" in each], "bf16 may not be taken"
 
 
-def test_a_profile_s_cause_stands_before_guesses_and_after_what_the_cpu_lacks() -> None:
-    trials = (trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 0.9, 0.0, operators=2))
-    cause = "reformat: 12 Reorder take 30 %"
-    (said,) = [s for s in tuning_findings.findings(tuning(*trials, int8_cause=cause)) if "not pay" in s]
-    assert cause in said
-    old = tuning(*trials, int8_cause=cause, isa="avx2")
-    (said,) = [s for s in tuning_findings.findings(old) if "not pay" in s]
-    assert "avx2" in said
-
-
 @pytest.mark.parametrize(
     ("trials", "said"),
     [

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from optcli.data import DataSettings
-from optcli.errors import RunnerError, StepError
-from optcli.measure.profiling import Finding
+from optcli.errors import StepError
 from optcli.observer import Silent
 from optcli.pipeline.execute import BuildSettings
 from optcli.results import Accuracy, Estimate
@@ -17,7 +16,7 @@ from optcli.results.tuning import TuningTrial
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.slo import SloSettings
 from optcli.store import Store
-from optcli.tuning import causes, trial_runner, trials
+from optcli.tuning import trial_runner, trials
 from optcli.tuning.candidates import TrialCandidate
 from optcli.tuning.timing import Timing
 from optcli.tuning.trial_runner import TrialRunner
@@ -217,43 +216,6 @@ def int8_at(score: float) -> list[TuningTrial]:
         )
 
     return [trial(0, "fp32", 1.0), trial(1, "int8", score)]
-
-
-def finding(kind: Any, message: str) -> Finding:
-    return Finding(kind=kind, share=0.3, message=message, action="")
-
-
-def cause(score: float, profiled: Any, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    monkeypatch.setattr(causes, "_profiled", profiled)
-    place: Any = SimpleNamespace(make=lambda recipe: recipe, observer=Silent())
-    trials: Any = SimpleNamespace(
-        variants_of=lambda variants: variants, trial_runner=place, batch_sizes=(8, 1)
-    )
-    return causes.cause_of_int8(int8_at(score), trials)
-
-
-def test_int8_that_does_not_pay_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def profiled(made: Any, _: Any, batch_size: int) -> Any:
-        assert list(made) == ["int8"]
-        asked.append(batch_size)
-        found = (finding("hot", "Convolution takes 60 %"), finding("reformat", "12 Reorder take 30 %"))
-        return SimpleNamespace(findings=found)
-
-    assert cause(0.9, profiled, monkeypatch) == "12 Reorder take 30 % (profile of openvino int8)"
-    assert asked == [1]
-    assert cause(2.0, profiled, monkeypatch) is None
-    assert asked == [1], "what pays is not profiled"
-
-
-def test_a_profile_that_cannot_be_taken_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Any:
-        raise RunnerError("no profiler", place="openvino")
-
-    assert cause(0.9, fails, monkeypatch) is None
-    nothing: Any = SimpleNamespace(findings=(finding("hot", "Convolution takes 60 %"),))
-    assert cause(0.9, lambda *_: nothing, monkeypatch) is None
 
 
 def test_the_blocks_of_a_network_are_counted_that_is_cut_and_not_trained(

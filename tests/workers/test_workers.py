@@ -262,59 +262,6 @@ def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_server_may_start_before_it_is_known_what_it_imports():
-    environment = {"OPTCLI_PROBE": "set"}
-    with workers.early_server(["statistics"], environment):
-        assert workers.take_early_server({"OPTCLI_PROBE": "another"}) is None
-        server = workers.take_early_server(environment)
-        assert workers.take_early_server(environment) is None
-        server.import_also(["statistics", "colorsys"])
-    try:
-        for name in ("statistics", "colorsys"):
-            with server.start("calls:modules", {"name": name}) as child:
-                assert child.result(dict[str, Any], 20)["preloaded"] is True
-    finally:
-        server.close()
-
-
-def test_a_server_that_nobody_took_is_gone_at_once(tmp_path, monkeypatch):
-    (tmp_path / "endless_library.py").write_text("import time\ntime.sleep(600)\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
-    with workers.early_server(["endless_library"], {}):
-        (server,) = workers._early_servers
-    assert server._process.poll() is not None
-    assert workers._early_servers == []
-    server.close()
-
-
-@pytest.mark.slow
-def test_the_end_of_a_worker_is_seen_while_the_server_imports(tmp_path, monkeypatch):
-    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
-    (tmp_path / "waiting_library.py").write_text(
-        "import pathlib, time\n"
-        f"pathlib.Path({str(begun)!r}).touch()\n"
-        f"while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
-    server = workers.ForkServer(["waiting_library"])
-    try:
-        child = server.start("calls:double", {"number": 21}, after=[], log=tmp_path / "log")
-        killed = []
-        monkeypatch.setattr(child, "kill", lambda: killed.append(child))
-        with child:
-            assert child.result(int, 20, workers.Listener(dict[str, float], lambda _: None)) == 42
-            while not begun.exists():
-                time.sleep(0.01)
-        # Not killed: it is gone, and its log is whole, although the server has not said so yet.
-        assert not killed
-        assert (tmp_path / "log").read_text() == "words for the log\n"
-        assert not child._ended_in(0.0)
-    finally:
-        go_on.touch()
-        server.close()
-
-
-@pytest.mark.slow
 def test_the_server_ends_without_taking_its_libraries_down(tmp_path, monkeypatch):
     """A build waits for its end. What libraries do when an interpreter ends takes time and can hang."""
     taken_down, deleted = tmp_path / "taken-down", tmp_path / "deleted"
@@ -350,9 +297,8 @@ def test_the_server_ends_well_when_nobody_hears_of_the_end_of_a_worker_any_more(
         "    time.sleep(0.01)\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
-    server = workers.ForkServer([])
+    server = workers.ForkServer(["slow_library"])
     try:
-        server.import_also(["slow_library"])
         with server.start("calls:conversation", {}, after=[]):
             until = time.monotonic() + 20
             while not began.exists() and time.monotonic() < until:

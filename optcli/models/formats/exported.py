@@ -7,15 +7,12 @@ tuple of tensors in the order of the artifact's output names.
 from __future__ import annotations
 
 import importlib
-import io
-import json
 import os
 import re
-import zipfile
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli.errors import InputError, MissingError, TrustError, first_line
 from optcli.models.formats import torch_archive, torch_devices
@@ -35,23 +32,12 @@ LIBRARIES = {
 
 _MODEL = re.compile(r"models/\w+\.json")
 
-_CONFIG = re.compile(r"data/(weights|constants)/\w+_\1_config\.json")
-
-# Unpickled, unless a config says that they are the bytes of a tensor.
-_PAYLOAD = re.compile(r"data/(weights|constants|sample_inputs)/.+")
-
 # Objects of classes: of TorchScript's own and of Python.
 _OBJECT = re.compile(r"data/constants/(custom|opaque)_obj_.*")
 
 _OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
 
-# Bytes of an element by torch.export's number of its type; others are taken for one byte.
-_ELEMENT_BYTES = {3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 13: 2, 28: 2, 34: 4, 35: 8}
-
 _OLD_MODEL = "serialized_exported_program.json"
-
-# The first torch that wrote them called pickles .json.
-_OLD_PICKLE = re.compile(r"serialized_(state_dict|constants|example_inputs)\.(pt|json)")
 
 FILE = "model.pt2"
 
@@ -68,11 +54,11 @@ def doubts(folder: Path) -> tuple[str, ...]:
 
 
 def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
-    """The program, once its archive is known to be sound and to unpickle tensors alone.
+    """The program, once its archive is known to be sound; torch unpickles tensors alone.
 
     One from elsewhere is opened in a confined worker, or where the person trusts it. With `trust` its
-    objects of classes and its libraries are opened, too. Raises `InputError` where it is no sound
-    program as torch.export writes it, `TrustError` for what needs `trust`.
+    objects of classes, pickles of any kind and its libraries are opened, too. Raises `InputError` where
+    it is no sound program as torch.export writes it, `TrustError` for what needs `trust`.
     """
     import torch
 
@@ -88,10 +74,13 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
     try:
         # Every torch.load in the block then unpickles tensors alone, whatever it asks for.
         tensors_alone = torch_devices.variables(TORCH_FORCE_WEIGHTS_ONLY_LOAD="1")
-        with nullcontext() if findings.doubts else tensors_alone:
+        with nullcontext() if trust else tensors_alone:
             return _without_traces(torch.export.load(os.fspath(path)))
     except Exception as error:
-        raise findings.unreadable(path, "exported program", "torch.export.save", error) from error
+        failure = findings.unreadable(path, "exported program", "torch.export.save", error)
+        if not trust:
+            failure.hint += "; --trust opens one that holds more than tensors"
+        raise failure from error
 
 
 def _bring(namespace: str, path: Path) -> None:
@@ -125,19 +114,18 @@ def _without_traces(program: ExportedProgram) -> ExportedProgram:
 def scan(path: Path) -> Scan:
     """Read an archive without loading it.
 
-    Raises `InputError` where it is no such archive, can be read in two ways, or holds what does not
-    belong together.
+    Raises `InputError` where it is no such archive, or can be read in two ways.
     """
     findings = Scan()
     with torch_archive.opened(path, "a sound archive of torch.export") as archive:
         names = archive.namelist()
         if _OLD_MODEL in names:
             models: Iterable[str] = [_OLD_MODEL]
-            pickles = {name: name for name in names if _OLD_PICKLE.fullmatch(name)}
         else:
             members = torch_archive.below_top(archive, path)
             models = [name for member, name in members.items() if _MODEL.fullmatch(member)]
-            pickles = _pickles(archive, members, path, findings)
+            for member in sorted(filter(_OBJECT.fullmatch, members)):
+                findings.doubt(f"{member!r} holds more than tensors")
         if not models:
             raise InputError(
                 "the archive holds no exported program",
@@ -147,74 +135,7 @@ def scan(path: Path) -> Scan:
         for name in models:
             for space, operator in _OPERATOR.findall(archive.read(name).decode()):
                 findings.call(space, operator, LIBRARIES)
-        for member, name in pickles.items():
-            _scan_pickle(archive.read(name), member, path, findings)
     return findings
-
-
-def _pickles(
-    archive: zipfile.ZipFile, members: dict[str, str], path: Path, findings: Scan
-) -> dict[str, str]:
-    """The members that torch may unpickle: all payloads but the bytes of tensors, which must fit.
-
-    One that a config reads as bytes and another unpickles is among them.
-    """
-    raw: set[str] = set()
-    unpickled: set[str] = set()
-    configs = {member: match[1] for member in members if (match := _CONFIG.fullmatch(member))}
-    for member, kind in configs.items():
-        for payload in _read_config(archive.read(members[member]), member):
-            target = f"data/{kind}/{payload.get('path_name')}"
-            if target not in members:
-                raise InputError(
-                    f"the archive lacks {target[:80]!r}", place=str(path), hint="copy it again"
-                )
-            if payload.get("use_pickle") is False:
-                raw.add(target)
-                record_bytes = archive.getinfo(members[target]).file_size
-                _check_place(payload.get("tensor_meta"), target, record_bytes)
-            else:
-                unpickled.add(target)
-    payloads = {member for member in members if _PAYLOAD.fullmatch(member)} - configs.keys()
-    for member in sorted(filter(_OBJECT.fullmatch, payloads)):
-        findings.doubt(f"{member!r} holds more than tensors")
-        payloads.remove(member)
-    return {member: members[member] for member in members if member in payloads - (raw - unpickled)}
-
-
-def _check_place(about: Any, member: str, record_bytes: int) -> None:
-    """Raise `ValueError` for a tensor that reaches behind its record."""
-    about = about if isinstance(about, dict) else {}
-    numbers = [about.get("sizes"), about.get("strides"), [about.get("storage_offset")]]
-    try:
-        sizes, strides, (offset,) = ([each["as_int"] for each in part] for part in numbers)
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{member!r} has a shape that is none") from error
-    needed_bytes = torch_archive.reach(sizes, strides, offset) * _ELEMENT_BYTES.get(
-        about.get("dtype"), 1
-    )
-    if needed_bytes > record_bytes:
-        raise ValueError(f"a tensor takes {needed_bytes} bytes of {member!r}, which has {record_bytes}")
-
-
-def _read_config(data: bytes, member: str) -> list[dict[str, object]]:
-    config = json.loads(data.decode())
-    payloads = config.get("config") if isinstance(config, dict) else None
-    if not isinstance(payloads, dict) or not all(isinstance(one, dict) for one in payloads.values()):
-        raise ValueError(f"{member!r} lists no tensors")
-    return list(payloads.values())
-
-
-def _scan_pickle(data: bytes, member: str, path: Path, findings: Scan) -> None:
-    import torch
-
-    if not data:  # torch reads nothing of it
-        return
-    torch_archive.check_saved(path, data)
-    try:
-        torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:
-        findings.doubt(f"{member!r} holds more than tensors ({first_line(error)[:120]})")
 
 
 def bring_operators(names: Iterable[object]) -> None:

@@ -75,9 +75,7 @@ def read(folder: Path) -> Description:
 def open(folder: Path) -> torch.nn.Module:
     """The network, in evaluation mode on the CPU. Raises `InputError` where it cannot be rebuilt."""
     description = read(folder)
-    # Transforms may look at weights, or keep something that is made of them.
-    drawn = bool(description.transforms)
-    model = torch_build.build(description.source, folder / CODE, drawn=drawn)
+    model = torch_build.build(description.source, folder / CODE)
     for record in description.transforms:
         model = transformed(model, record)
     torch_weights.load_into(model, torch_weights.read_own(folder))

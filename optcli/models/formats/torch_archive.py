@@ -1,46 +1,29 @@
 """Archives of torch: what optcli reads of them before torch opens them.
 
-- The layout (`opened`). Python's zipfile and torch's own reader disagree about unusual archives: of two
-  members with one name they take different ones, torch compares names without case, and they skip bytes
-  that belong to no member in different ways. An archive that the two could read differently is refused.
-- The tensors (`check_pickle`). torch takes the size of a storage, and the place of a tensor in it, from
-  the pickle that names them. A pickle that claims more than the record holds makes torch read and write
-  behind it.
+- The members (`opened`): names, sizes and kinds. Of two members with one name the zipfile of Python and
+  torch's own reader take different ones, and torch compares names without case.
 - The operators (`Scan`). A doubt is what a person must trust: objects of classes, which only a pickle
   that runs code makes, and operators of a library that would be imported by the name in the file.
 
 The rest of a program is not looked into: a worker that can only read opens it, or the person trusts it
-(`pipeline.trusting`).
+(`pipeline.trusting`). Of weights torch itself checks that they lie in their records.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
-import pickle
-import pickletools
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from optcli.errors import InputError, TrustError, first_line
 
-_END, _END64, _LOCATOR64 = (
-    struct.Struct("<4s4H2LH"),
-    struct.Struct("<4sQ2H2L4Q"),
-    struct.Struct("<4sLQL"),
-)
-_LOCAL = struct.Struct("<4s5H3L2H")
-_ENCRYPTED, _DESCRIPTOR, _ZIP64 = 0x1, 0x8, 0x0001
-_LARGEST_SHORT, _LARGEST_LONG = 0xFFFF, 0xFFFFFFFF
-# A descriptor behind a member: with or without its mark, its sizes in 4 or 8 bytes.
-_DESCRIPTOR_BYTES = (12, 16, 20, 24)
+_ENCRYPTED = 0x1
 _LARGEST_MEMBER_COUNT = 200_000
 # What a compressed member may become. torch compresses the text of programs alone.
 _LARGEST_INFLATED_BYTES = 256 * 1024**2
@@ -51,17 +34,6 @@ _UNSOUND = (
     *(OSError, ValueError, KeyError, EOFError, NotImplementedError),
     *(struct.error, zlib.error, zipfile.BadZipFile),
 )
-
-# Bytes of an element by the storage's class.
-_ELEMENT_BYTES = {
-    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8", "QUInt4x2", "QUInt2x4", "Untyped"), 1),
-    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
-    **dict.fromkeys(("Int", "Float", "QInt32"), 4),
-    **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
-    "ComplexDouble": 16,
-}
-_PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-_TENSORS_PICKLE, _RECORDS = "data.pkl", "data"
 
 _MOST_DOUBTS = 10
 # Whose operators torch brings itself.
@@ -74,19 +46,17 @@ _TORCHS = frozenset(
 
 
 @contextmanager
-def opened(path: Path, what: str, data: bytes | None = None) -> Iterator[zipfile.ZipFile]:
-    """The archive, once its layout is known to be the one that every reader sees.
+def opened(path: Path, what: str) -> Iterator[zipfile.ZipFile]:
+    """The archive, once its members are known to be what torch writes.
 
-    `data` is one that lies in the file at `path`, such as a member. `what` names the kind of file for
-    messages. Raises `InputError` for what is no sound archive, for one that can be read in more than
-    one way, and for one that unpacks to more than it may.
+    `what` names the kind of file for messages. Raises `InputError` for what is no sound archive, for
+    one that can be read in more than one way, and for one that unpacks to more than it may.
     """
     try:
         if not path.is_file():  # a pipe would be waited for
             raise ValueError("it is no file")
-        file = path.open("rb") if data is None else io.BytesIO(data)
-        with file as stream, zipfile.ZipFile(stream) as archive:
-            _check(archive, stream, path)
+        with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+            _check(archive, path)
             yield archive
     except RecursionError as error:
         raise InputError(
@@ -108,7 +78,7 @@ def below_top(archive: zipfile.ZipFile, path: Path) -> dict[str, str]:
     return {name.partition("/")[2]: name for name in archive.namelist()}
 
 
-def _check(archive: zipfile.ZipFile, stream: BinaryIO, path: Path) -> None:
+def _check(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
     if not 0 < len(members) <= _LARGEST_MEMBER_COUNT:
         raise _refused(f"it has {len(members)} members", path)
@@ -124,16 +94,6 @@ def _check(archive: zipfile.ZipFile, stream: BinaryIO, path: Path) -> None:
     inflated = sum(member.file_size for member in members if member.compress_type)
     if inflated > _LARGEST_INFLATED_BYTES:
         raise _refused(f"its compressed members unpack to {inflated} bytes", path)
-    directory = _directory_start(stream, len(members), path)
-    end = 0
-    gaps: tuple[int, ...] = (0,)
-    for member in sorted(members, key=lambda each: each.header_offset):
-        if member.header_offset - end not in gaps:
-            raise _refused(f"{member.filename!r} does not begin where the one before it ends", path)
-        end = _end_of(member, stream, path)
-        gaps = _DESCRIPTOR_BYTES if member.flag_bits & _DESCRIPTOR else (0,)
-    if directory - end not in gaps:
-        raise _refused("it holds bytes that belong to no member", path)
 
 
 def _check_name(member: zipfile.ZipInfo, path: Path) -> None:
@@ -158,75 +118,6 @@ def _check_kind(member: zipfile.ZipInfo, path: Path) -> None:
         raise _refused(f"{member.filename!r} has two sizes", path)
     if not member.compress_size and member.file_size:  # torch gives what was in memory there
         raise _refused(f"{member.filename!r} has two sizes", path)
-    if _count_zip64(member.extra) > 1:
-        raise _refused(f"{member.filename!r} has two sizes", path)
-
-
-def _count_zip64(extra: bytes) -> int:
-    count, place = 0, 0
-    while place + 4 <= len(extra):
-        kind, size = struct.unpack_from("<2H", extra, place)
-        count += kind == _ZIP64
-        place += 4 + size
-    return count
-
-
-def _directory_start(stream: BinaryIO, count: int, path: Path) -> int:
-    """Where the directory of members begins; it ends at the records that end the file."""
-    size = stream.seek(0, 2)
-    end = size - _END.size
-    mark, disk, first, here, entries, length, start, comment = _END.unpack(
-        _read(stream, end, _END.size)
-    )
-    if mark != b"PK\x05\x06" or comment or disk or first:
-        raise _refused("it does not end where its directory ends", path)
-    record = (here, entries, length, start)
-    place = end - _LOCATOR64.size
-    if place >= _END64.size and _read(stream, place, 4) == b"PK\x06\x07":
-        _, number, offset, disks = _LOCATOR64.unpack(_read(stream, place, _LOCATOR64.size))
-        end = place - _END64.size
-        fields = _END64.unpack(_read(stream, end, _END64.size))
-        if fields[0] != b"PK\x06\x06" or fields[1] != _END64.size - 12 or offset != end:
-            raise _refused("it has two directories", path)
-        if number or fields[4] or fields[5] or disks != 1:
-            raise _refused("it says that it has several parts", path)
-        largest = (_LARGEST_SHORT, _LARGEST_SHORT, _LARGEST_LONG, _LARGEST_LONG)
-        long = fields[6:]
-        if any(a not in (b, limit) for a, b, limit in zip(record, long, largest, strict=True)):
-            raise _refused("it has two directories", path)
-        record = (long[0], long[1], long[2], long[3])
-    here, entries, length, start = record
-    if here != count or entries != count or start + length != end:
-        raise _refused("its directory is not where it says", path)
-    return int(start)
-
-
-def _end_of(member: zipfile.ZipInfo, stream: BinaryIO, path: Path) -> int:
-    """Where a member's data end; its own header must say what the directory says of it."""
-    start = member.header_offset
-    fields = _LOCAL.unpack(_read(stream, start, _LOCAL.size))
-    mark, _, flags, method, _, _, _, packed, size, named, extra = fields
-    name = _read(stream, start + _LOCAL.size, named)
-    wanted = member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437")
-    header_agrees = flags == member.flag_bits and method == member.compress_type and name == wanted
-    # Sizes of 0 stand where a descriptor behind the data gives them, the largest where `extra` does.
-    sizes_agree = all(
-        a in (b, _LARGEST_LONG) or (a == 0 and flags & _DESCRIPTOR)
-        for a, b in ((packed, member.compress_size), (size, member.file_size))
-    )
-    if mark != b"PK\x03\x04" or not header_agrees or not sizes_agree:
-        raise _refused(f"{member.filename!r} is described in two ways", path)
-    return int(start + _LOCAL.size + named + extra + member.compress_size)
-
-
-def _read(stream: BinaryIO, place: int, size: int) -> bytes:
-    if place < 0:
-        raise ValueError("it ends too early")
-    stream.seek(place)
-    data = stream.read(size)
-    if len(data) != size:
-        raise ValueError("it ends too early")
-    return data
 
 
 def _refused(what: str, path: Path) -> InputError:
@@ -235,127 +126,6 @@ def _refused(what: str, path: Path) -> InputError:
         place=str(path),
         hint="write it again with torch; --trust opens no such file",
     )
-
-
-@dataclass(frozen=True)
-class _Storage:
-    count: int
-
-
-class _Named:
-    """Stands for whatever a pickle names and makes: does nothing."""
-
-    name = ""
-    checks_places = False
-
-    def __new__(cls, *arguments: Any) -> _Named:
-        if cls.checks_places:
-            for parts in (arguments, *(each for each in arguments if isinstance(each, tuple))):
-                if parts and isinstance(parts[0], _Storage):
-                    _check_place(parts)
-        return super().__new__(cls)
-
-    def __init__(self, *arguments: Any) -> None: ...
-
-    def __setstate__(self, state: Any) -> None: ...
-
-    def __setitem__(self, key: Any, value: Any) -> None: ...
-
-    def append(self, value: Any) -> None: ...
-
-    def extend(self, values: Any) -> None: ...
-
-
-class _Reader(pickle.Unpickler):
-    """Reads what a pickle says of storages; imports, makes and calls nothing of what it names."""
-
-    def __init__(self, data: bytes, size_of: Callable[[str], int | None], *, places: bool) -> None:
-        super().__init__(io.BytesIO(data))
-        self._size_of, self._places = size_of, places
-
-    def find_class(self, module: str, name: str) -> Any:
-        return type("_Other", (_Named,), {"name": name, "checks_places": self._places})
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        if not (isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage"):
-            raise ValueError("it names something that is no storage")
-        kind = str(getattr(pid[1], "name", "")).removesuffix("Storage")
-        key, count = str(pid[2]), pid[4]
-        size = self._size_of(key)
-        if kind not in _ELEMENT_BYTES or type(count) is not int:
-            raise ValueError(f"its storage {key[:40]!r} is of an unknown kind")
-        claimed = count * _ELEMENT_BYTES[kind]
-        if count < 0 or claimed > (size or 0):
-            raise ValueError(
-                f"its storage {key[:40]!r} claims {count} elements, {claimed} bytes, and its record has"
-                f" {size or 0} bytes"
-            )
-        return _Storage(count)
-
-
-def check_pickle(data: bytes, size_of: Callable[[str], int | None], *, places: bool = True) -> None:
-    """Check a pickle of tensors; `size_of` gives the bytes of the record that a storage names.
-
-    `places` also checks where tensors lie in their storages: torch itself does where Python reads it.
-    Raises `ValueError` for a storage that claims more than its record has, and for what is no pickle.
-    """
-    for operation, argument, _ in pickletools.genops(data):
-        # What is kept under a number makes room for all smaller ones.
-        if operation.name in _PUTS and int(argument or 0) > len(data):
-            raise ValueError("its pickle counts further than it is long")
-    try:
-        _Reader(data, size_of, places=places).load()
-    except (ValueError, RecursionError):
-        raise
-    except Exception as error:  # bytes that are no pickle fail in every way there is
-        raise ValueError(f"its pickle cannot be read: {type(error).__name__} {error}") from error
-
-
-def check_saved(path: Path, data: bytes | None = None) -> None:
-    """Check a file of `torch.save`, or the one in `data`; `path` is named in errors.
-
-    Does nothing for one that is no zip archive: torch itself checks the older form. Raises
-    `InputError`.
-    """
-    if not zipfile.is_zipfile(path if data is None else io.BytesIO(data)):
-        return
-    with opened(path, "a sound file of torch.save", data) as archive:
-        sizes = {name.partition("/")[2]: name for name in archive.namelist()}
-        if _TENSORS_PICKLE in sizes:
-            size_of = sizes_in(archive, f"{sizes[_TENSORS_PICKLE].partition('/')[0]}/{_RECORDS}")
-            check_pickle(archive.read(sizes[_TENSORS_PICKLE]), size_of, places=False)
-
-
-def sizes_in(archive: zipfile.ZipFile, folder: str) -> Callable[[str], int | None]:
-    """Gives the bytes of a record in a folder of an archive; None for one that is not there."""
-
-    def size_of(key: str) -> int | None:
-        try:
-            return archive.getinfo(f"{folder}/{key}").file_size
-        except KeyError:
-            return None
-
-    return size_of
-
-
-def reach(sizes: Sequence[int], strides: Sequence[int], offset: int) -> int:
-    """How many elements of its storage a tensor needs. Raises `ValueError` for what is none."""
-    numbers = (*sizes, *strides, offset)
-    sound = len(sizes) == len(strides) and all(type(each) is int and each >= 0 for each in numbers)
-    if not sound:
-        raise ValueError("a tensor in it has a shape that is none")
-    if 0 in sizes:
-        return offset
-    return offset + 1 + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True))
-
-
-def _check_place(parts: Sequence[Any]) -> None:
-    """`parts` are the storage, the offset in it, sizes and strides."""
-    if len(parts) < 4 or not (isinstance(parts[2], tuple) and isinstance(parts[3], tuple)):
-        raise ValueError("a tensor in it has a shape that is none")
-    needed = reach(parts[2], parts[3], parts[1])
-    if needed > parts[0].count:
-        raise ValueError(f"a tensor in it reaches to element {needed} of {parts[0].count}")
 
 
 @dataclass

@@ -21,30 +21,16 @@ if TYPE_CHECKING:
 
 SEED = 0
 
-# What `torch.nn.init` draws at random, and where modules keep what is in their state.
-_DRAWS = (
-    *("uniform_", "normal_", "trunc_normal_", "orthogonal_", "sparse_"),
-    *("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_"),
-)
-_REGISTERED = frozenset({"_parameters", "_buffers", "_modules"})
 
-
-def build(source: dict[str, Any], code: Path, *, drawn: bool = True) -> torch.nn.Module:
+def build(source: dict[str, Any], code: Path) -> torch.nn.Module:
     """The network of a source, on the CPU in evaluation mode. Raises `InputError`.
 
-    `code` is the folder that a reference of kind `python` is relative to. Where `drawn` is False the
-    caller replaces the whole state: random weights are then not drawn where that
-    makes no difference.
+    `code` is the folder that a reference of kind `python` is relative to.
     """
-    if not drawn and source["kind"] in ("torchvision", "timm", "hf"):
-        with _without_draws():
-            model = _built(source, code, drawn=drawn)
-        if _is_all_state(model):
-            return torch_modules.evaluating(model)
     return torch_modules.evaluating(_built(source, code))
 
 
-def _built(source: dict[str, Any], code: Path, *, drawn: bool = True) -> torch.nn.Module:
+def _built(source: dict[str, Any], code: Path) -> torch.nn.Module:
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -54,51 +40,13 @@ def _built(source: dict[str, Any], code: Path, *, drawn: bool = True) -> torch.n
         if source["kind"] == "timm":
             return torch_libraries.build_timm(source["name"], source["arguments"])
         if source["kind"] == "hf":
-            return torch_libraries.build(source, drawn=drawn)
+            return torch_libraries.build(source)
         if source["kind"] == "python":
             return _python(source["reference"], code, source["arguments"])
     raise InputError(
         f"the artifact comes from an unknown kind of source, {source['kind']!r}",
         hint="it was written by a newer optcli: update, or build again",
     )
-
-
-@contextmanager
-def _without_draws() -> Iterator[None]:
-    """Let `torch.nn.init` leave weights as they are where it would draw them at random.
-
-    ResNet-50 draws each of its 25 million weights twice.
-    """
-    from torch.nn import init
-
-    def untouched(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        return tensor
-
-    originals = {name: getattr(init, name) for name in _DRAWS if hasattr(init, name)}
-    for name in originals:
-        setattr(init, name, untouched)
-    try:
-        yield
-    finally:
-        for name, function in originals.items():
-            setattr(init, name, function)
-
-
-def _is_all_state(model: torch.nn.Module) -> bool:
-    """Whether every tensor that the network holds is in its state, so that loading one replaces all."""
-    return not any(
-        module._non_persistent_buffers_set
-        or any(_has_tensor(value) for name, value in vars(module).items() if name not in _REGISTERED)
-        for module in torch_modules.modules(model)
-    )
-
-
-def _has_tensor(value: Any) -> bool:
-    import torch
-
-    parts = [*value.values()] if isinstance(value, dict) else value
-    parts = parts if isinstance(parts, list | tuple | set) else (parts,)
-    return any(isinstance(part, torch.Tensor) for part in parts)
 
 
 def _torchvision(name: str, weights: str | None, arguments: dict[str, Any]) -> torch.nn.Module:

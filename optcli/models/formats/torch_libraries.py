@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -141,16 +140,13 @@ def _base(model_type: str) -> str:
     return str(name if isinstance(name, str) else name[0])
 
 
-def build(source: Mapping[str, Any], *, drawn: bool = True) -> torch.nn.Module:
+def build(source: Mapping[str, Any]) -> torch.nn.Module:
     """The network of `{architecture, config}` with untrained weights. Raises `InputError`."""
     transformers = library("transformers")
-    from transformers.initialization import no_init_weights
-
     network = getattr(transformers, source["architecture"])
     try:
         config = network.config_class.from_dict(dict(source["config"]))
-        with nullcontext() if drawn else no_init_weights():
-            return seeing(network(config), source["architecture"])
+        return seeing(network(config), source["architecture"])
     except Exception as error:  # whatever a config's values lead to
         raise InputError(
             f"transformers cannot build {source['architecture']}: {first_line(error)}",

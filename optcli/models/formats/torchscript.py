@@ -2,8 +2,8 @@
 
 torch reads it without Python's pickle, and its code can call operators alone. A few of those read or
 write files, so one from elsewhere is opened in a confined worker, or where the person trusts it. The
-code is not judged: `scan` reads the members, the storages and whose operators it calls. The network
-takes one tensor per input, and gives whatever `flatten_outputs` can name.
+code is not judged: `scan` reads the members and whose operators it calls. The network takes one tensor
+per input, and gives whatever `flatten_outputs` can name.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ _LIBRARIES = frozenset({"torchvision"})
 _CODE = re.compile(r"code/[\w./]+\.py")
 # Operators, and objects of classes that libraries bring.
 _CALL = re.compile(r"\b(?:ops|torch\.classes)\.(\w+)\.(\w+)")
-# What it was traced with (torch leaves the values out), and tables that lead from code to the lines
-# that it was written in.
-_NO_TENSORS = re.compile(r"traced_inputs\.pkl|code/[\w./]+\.py\.debug_pkl|debug/.+\.pkl")
 
 
 def doubts(folder: Path) -> tuple[str, ...]:
@@ -152,8 +149,7 @@ def reason(error: Exception) -> str:
 def scan(path: Path) -> Scan:
     """Read a file without loading it; the namespaces are packages whose operators it calls.
 
-    Raises `InputError` for what is no TorchScript file, can be read in two ways, or has tensors that
-    reach behind their records.
+    Raises `InputError` for what is no TorchScript file, or can be read in two ways.
     """
     findings = Scan()
     with torch_archive.opened(path, "a TorchScript file") as archive:
@@ -168,7 +164,4 @@ def scan(path: Path) -> Scan:
             if _CODE.fullmatch(member):
                 for space, operator in _CALL.findall(archive.read(name).decode()):
                     findings.call(space, operator, _LIBRARIES)
-            elif member.casefold().endswith("pkl") and not _NO_TENSORS.fullmatch(member):
-                sizes = torch_archive.sizes_in(archive, name.rpartition(".")[0])
-                torch_archive.check_pickle(archive.read(name), sizes)
     return findings

@@ -233,15 +233,9 @@ def _run_once(model: torch.nn.Module, job: Job) -> None:
         model(*positional, **keyword)
 
 
-def sparsity_masks(
-    model: torch.nn.Module, source: Artifact, prefixes: tuple[str, ...] = ("",)
-) -> dict[str, torch.Tensor]:
-    """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name.
-
-    `prefixes` are what `model` may put before the names that the weights have in `source`.
-    """
-    thinned = source.facts.get("sparsity", {}).get("layers", {})
-    names = {f"{prefix}{name}" for prefix in prefixes for name in thinned}
+def sparsity_masks(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
+    """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
+    names = source.facts.get("sparsity", {}).get("layers", {})
     return {
         name: (v != 0).to(v.dtype) for name, v in torch_modules.named_parameters(model) if name in names
     }
