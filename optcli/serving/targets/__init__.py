@@ -35,9 +35,10 @@ class DeployOptions:
     seconds, in `memory` or in a Redis (its URL); `known_answers` is the URI of answers that `optcli
     infer` wrote with this variant, which are hits of the cache from the start; `sample_inputs` keeps
     statistics of so many inputs a day, for `loadtest --drift`; `grpc` speaks the protocol over gRPC as
-    well. `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or
-    boxes. `force` deploys a plan that rests on another curve, or on one of a busy machine, and a wait
-    that is too short for sealed batches.
+    well; `extensions` takes compressed bodies, and answers the protocol's statistics. `images`: the
+    server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes. `force` deploys a
+    plan that rests on another curve, or on one of a busy machine, and a wait that is too short for
+    sealed batches.
 
     `priorities` are shares of the traffic by priority, the most urgent first, for a plan that is made
     here; a plan in a file has its own. In Ray each is an application with replicas of its own.
@@ -52,6 +53,7 @@ class DeployOptions:
     sample_inputs: int = 0
     known_answers: str | None = None
     grpc: bool = False
+    extensions: bool = False
     force: bool = False
     priorities: Mapping[str, float] | None = None
 

@@ -38,7 +38,7 @@ class Ray(ServingTarget):
     overhead: ClassVar[Mapping[str, float]] = {"after_ms": 3.5, "ingress_ms": 4.0, "ingress_cv2": 0.65}
     scales: ClassVar[bool] = True
     takes: ClassVar[frozenset[str]] = frozenset(
-        {"wait_ms", "images", "cache", "sample_inputs", "known_answers", "grpc"}
+        {"wait_ms", "images", "cache", "sample_inputs", "known_answers", "grpc", "extensions"}
     )
     samples: ClassVar[int] = samples_file.MOST_SAMPLES
 
