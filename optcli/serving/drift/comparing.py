@@ -129,7 +129,7 @@ def drift_of(target: str, model: str | None = None) -> Drift:
         raise UsageError(
             "a server has the statistics of its inputs in its memory",
             place=target,
-            hint="name the URL of the running server, such as http://127.0.0.1:8000",
+            hint="name the URL of the running server, such as http://127.0.0.1:8000/v2/models/NAME",
         )
     return compared(*of_url(target, model), target)
 

@@ -98,7 +98,8 @@ class ServingTarget(ABC):
 
     `title` is what people call it, `server` whose rules its models' names follow, `semantics` when it
     sends a batch, and `batches` whether it joins requests at all. `overhead` is what a plan takes for
-    its work beside the model, keys of a plan file's `overhead`, where nothing was measured; `scales`
+    its work beside the model, keys of a plan file's `overhead`, where nothing was measured, and
+    `overhead_per_mb` what each million bytes of a request add; `scales`
     says whether each machine of a cluster has a process that takes requests. `takes` are the fields of
     `DeployOptions` that it has a use for, `why_not` a message and a hint for others, where there is
     more to say. `samples` is how many prepared samples it writes.
@@ -109,6 +110,7 @@ class ServingTarget(ABC):
     semantics: ClassVar[Semantics]
     batches: ClassVar[bool] = True
     overhead: ClassVar[Mapping[str, float]] = {}
+    overhead_per_mb: ClassVar[Mapping[str, float]] = {}
     scales: ClassVar[bool] = False
     takes: ClassVar[frozenset[str]] = frozenset()
     why_not: ClassVar[Mapping[str, tuple[str, str]]] = {}
