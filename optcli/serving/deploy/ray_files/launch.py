@@ -147,7 +147,7 @@ def main() -> int:
                         help="how long requests are taken after SIGTERM")  # fmt: skip
     options = parser.parse_args()
     came: list[int] = []
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda number, _: came.append(number))
     # Ray's sockets lie there, and their paths must be short.
     scratch = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
