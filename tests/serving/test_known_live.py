@@ -105,7 +105,8 @@ def test_known_answers_equal_requests_and_inputs_that_are_drawn(
         assert _seen(server) == 1 + 3 + 1 + 8
         _a_load_test_of_images_holds_the_golden_answer(started, bundle, say, monkeypatch)
         seen = _seen(server)
-        found = Drift.model_validate_json(say("loadtest", f"{started.url}/v2/models/net", "--drift", codes=(0, 1, 5)))
+        url = f"{started.url}/v2/models/net"
+        found = Drift.model_validate_json(say("loadtest", url, "--drift", codes=(0, 1, 5)))
         assert (found.seen, found.kept) == (seen, seen)
 
     about = outs["jsonl"] / MANIFEST
