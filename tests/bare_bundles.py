@@ -12,7 +12,7 @@ _PLAIN: dict[str, Any] = {
     **dict.fromkeys(("inputs", "outputs", "priorities"), ()),
     **dict.fromkeys(("largest_batch", "sealed_batches", "instances", "concurrency", "threads"), 1),
     **dict.fromkeys(("cpus", "queue_cap", "most_in_flight", "most_body_bytes"), 1),
-    **dict.fromkeys(("wait_ms", "deadline_ms", "read_timeout_s"), 1.0),
+    **dict.fromkeys(("wait_ms", "deadline_ms"), 1.0),
     **dict.fromkeys(("batched", "images"), False),
     "object_store_bytes": 1,
     "recipe": {"name": "r", "path": "r.yaml"},

@@ -50,7 +50,6 @@ class Server:
         self.compute = prometheus_client.Histogram(
             "model_compute_seconds", "by rows", ["batch"], registry=registry
         )
-        self.rows = prometheus_client.Histogram("model_batch_rows", "rows", registry=registry)
         self.cpu = prometheus_client.Gauge(
             "model_process_cpu_seconds_total", "cpu", ["process"], registry=registry
         )
@@ -84,7 +83,6 @@ class Server:
             await asyncio.sleep(sleep)
             took = time.perf_counter() - begin
             self.compute.labels(str(count)).observe(took)
-            self.rows.observe(count)
             for rows, came, answer in batch:
                 self.stage.labels("batch_wait").observe(closed - came)
                 self.stage.labels("queue").observe(begin - closed)

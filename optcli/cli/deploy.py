@@ -29,6 +29,7 @@ _FOR_SOME = {
         "leave it out, or --target {} --images --cache memory",
     ),
     "grpc": ("--target {} decides by itself whether it speaks gRPC", "leave it out, or --target {}"),
+    "extensions": ("--target {} decides by itself what it speaks", "leave it out, or --target {}"),
 }
 # What people look for, and what became of it.
 _NOT_WRITTEN = {
@@ -123,6 +124,11 @@ class DeploymentOptions:
     )
     grpc: bool = options.option(
         "--grpc", is_flag=True, help="For ray: also speak the protocol over gRPC, on port 9000."
+    )
+    extensions: bool = options.option(
+        "--extensions",
+        is_flag=True,
+        help="For ray: also take bodies in gzip or deflate, and answer the protocol's statistics.",
     )
     force: bool = options.option(
         "--force",

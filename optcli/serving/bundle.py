@@ -18,7 +18,7 @@ BUNDLE_SCHEMA = 1
 FILE, CONFIG, SAMPLES, EXPECTED = "bundle.json", "serve_config.yaml", "samples.npz", "expected.npz"
 _AGAIN = "name a folder that `optcli deploy VARIANT --target ray` wrote"
 DEPLOYMENT = "Model"
-_NEEDED = ("launch.py", "app.py", "model.py", "pages.json", CONFIG)
+_NEEDED = ("launch.py", "app.py", "model.py", "pages.json", "ray.env", CONFIG)
 _CORRECT = "correct it, or deploy again"
 _KIND = "bundle-written"
 # Data, which people and load tests may change. bundle.json also names what the server imports.
@@ -92,7 +92,8 @@ class Bundle(Result):
     what the golden request holds.
     `images`: the server takes images as well; `cache`: where answers are kept, None: nowhere.
     `sample_inputs`: of how many inputs a day it keeps statistics, 0: of none. `grpc`: it speaks the
-    protocol over gRPC as well. `class_scores` is the output that holds scores of classes, None where
+    protocol over gRPC as well. `extras` are the modules that extend `app.py`, in this order.
+    `class_scores` is the output that holds scores of classes, None where
     the recipe does not say that there is one.
 
     `priorities` are the applications, the most urgent first. Empty: all requests are alike. With
@@ -121,7 +122,6 @@ class Bundle(Result):
     most_in_flight: int
     slo_ms: dict[str, float]
     deadline_ms: float
-    read_timeout_s: float
     most_body_bytes: int
     object_store_bytes: int
     tolerance: float | None
@@ -130,6 +130,7 @@ class Bundle(Result):
     cache: str | None = None
     sample_inputs: int = 0
     grpc: bool = False
+    extras: tuple[str, ...] = ()
     class_scores: str | None = None
     priorities: tuple[BundlePriority, ...] = ()
 

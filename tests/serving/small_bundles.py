@@ -70,7 +70,7 @@ def looked_at(built: BuiltVariant, out: Path) -> Interface:
 
 
 def bundled(
-    built: BuiltVariant, plan: Plan, out: Path, wait_ms: float | None = None, *, grpc: bool = False
+    built: BuiltVariant, plan: Plan, out: Path, wait_ms: float | None = None, **asked: bool
 ) -> ray_bundle.Prepared:
     """Write a bundle into a folder, as deploy does."""
     interface = looked_at(built, out)
@@ -78,7 +78,7 @@ def bundled(
     runtime = ray_runtimes.runtime_of(built)
     lanes = ray_config.lanes_of(plan, wait_ms, force=True)
     prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, lanes)
-    more = extras.extras_of(built, interface, "small", out / "log", DeployOptions(grpc=grpc))
+    more = extras.extras_of(built, interface, "small", out / "log", DeployOptions(**asked))
     prepared = replace(prepared, bundle=more.applied(prepared.bundle))
     ray_bundle.write(out, built, prepared, plan)
     more.write(out, built)

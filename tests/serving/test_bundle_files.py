@@ -21,7 +21,7 @@ import optcli
 from optcli.serving.deploy import monitoring
 
 ALWAYS = ("app", "oip", "batches", "metrics", "launch", "model_onnxruntime")
-EXTRAS = ("oip_grpc", "grpc_service_pb2", "image_endpoint", "keeping", "cache", "forms")
+EXTRAS = ("oip_grpc", "grpc_service_pb2", "image_endpoint", "keeping", "cache", "forms", "extensions")
 # What Ray's pages on Serve name (production guide, performance tuning).
 DOCUMENTED = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD",
@@ -42,10 +42,10 @@ def lines_of(names: tuple[str, ...]) -> int:
 
 def test_a_bundle_is_small():
     """Without extras six files; app.py is the one that everybody reads."""
-    assert lines_of(("app",)) <= 190
-    assert lines_of(ALWAYS) <= 963
-    assert lines_of(("cache",)) <= 151
-    assert lines_of((*ALWAYS, *EXTRAS)) <= 1573
+    assert lines_of(("app",)) <= 200
+    assert lines_of(ALWAYS) <= 800
+    assert lines_of(("cache",)) <= 150
+    assert lines_of((*ALWAYS, *EXTRAS)) <= 1400
     assert {path.stem for path in RAY_FILES.glob("*.py")} == {
         *ALWAYS,
         *EXTRAS,
@@ -54,7 +54,7 @@ def test_a_bundle_is_small():
 
 
 def test_nothing_of_a_bundle_rests_on_what_ray_keeps_to_itself():
-    for path in RAY_FILES.glob("*.py"):
+    for path in (*RAY_FILES.glob("*.py"), RAY_FILES / "ray.env"):
         text = path.read_text()
         assert not re.search(r"ray[\w.]*\._private|serve_start|__serve_|_build_asgi_app", text), path
         assert set(re.findall(r"RAY_SERVE_\w+", text)) <= DOCUMENTED, path
@@ -93,11 +93,11 @@ class Counts:
         self.calls: list[int] = []
         self.stages: list[str] = []
 
-    def called(self, rows: int, seconds: float) -> None:
-        self.calls.append(rows)
+    def compute(self, batch: str) -> SimpleNamespace:
+        return SimpleNamespace(observe=lambda seconds: self.calls.append(int(batch)))
 
-    def stage(self, name: str, seconds: float) -> None:
-        self.stages.append(name)
+    def stage(self, stage: str) -> SimpleNamespace:
+        return SimpleNamespace(observe=lambda seconds: self.stages.append(stage))
 
 
 def made(batches: Any) -> SimpleNamespace:
@@ -109,9 +109,9 @@ def item(batches: Any, value: float, rows: int = 1, columns: int = 2, deadline: 
     return batches.Item({"x": np.full((rows, columns), value, np.float32)}, rows, deadline, 0.0)
 
 
-def test_every_batch_that_will_occur_is_warmed_up_once(batches):
+def test_every_batch_that_will_occur_is_warmed_up(batches):
     one = made(batches)
-    for largest, called in ((4, {1, 2, 4}), (5, {5}), (3, {3})):
+    for largest, called in ((4, {1, 2, 4}), (5, {1, 2, 4, 5}), (3, {1, 2, 3})):
         one.model.shapes.clear()
         one.own.warm_up(largest)
         assert {shape[0] for shape in one.model.shapes} == called
@@ -146,7 +146,7 @@ def test_inputs_of_other_sizes_are_computed_one_by_one(batches):
 
 
 _COUNTING = """
-import json, time, metrics
+import json, time, extensions, metrics
 one = metrics.Metrics(json.loads('BUNDLE'), "APPLICATION")
 one.queue_bound.set(8); one.queue_depth.inc(3)
 class Refused(Exception):
@@ -161,9 +161,9 @@ for status, seconds in ((200, 0.0), (200, 0.05), (429, 0.0), (400, 0.0), (504, 0
                 raise refused
     except Refused:
         pass
-one.called(2, 0.01); one.stage("parse", 0.001); one.cached(True)
+one.compute(batch="2").observe(0.01); one.stage(stage="parse").observe(0.001)
 print(one.text().decode() if "APPLICATION" == "last" else "")
-print(json.dumps(one.statistics()))
+print(json.dumps(extensions.statistics("small")))
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from copied_modules import load
@@ -25,7 +26,9 @@ def test_places_of_a_cache(tmp_path: Path, place: str) -> None:
     (tmp_path / extras.CACHE_FILE).write_bytes(extras.cache_file(place, one, 5.0))
     settings = json.loads((tmp_path / "cache.json").read_text())
     assert (settings["place"], settings["ttl_s"]) == (place, 5.0)
-    assert load("cache").opened(tmp_path, lambda hit: None).model == settings["model"]
+    server = SimpleNamespace(metrics=SimpleNamespace(of=lambda *_: None), outputs=None)
+    load("cache").extend(server, tmp_path)
+    assert server.cache.model == settings["model"]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_bundle_that_keeps_statistics(tmp_path: Path) -> None:
     # The preparation of the recipe came first: an image of 4 by 4 pixels, its channels in front.
     np.testing.assert_allclose(row[:3], pixels.reshape(-1, 3).mean(0), atol=1)
     assert found.about["reference"]["role"] == "evaluation"
-    assert "the server keeps statistics of 100 inputs a day" in " ".join(made.notes)
+    assert "each replica keeps statistics of 100 inputs a day" in " ".join(made.notes)
     assert "1 sample of the evaluation data" in " ".join(made.notes)
 
 

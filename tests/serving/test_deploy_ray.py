@@ -188,7 +188,7 @@ def test_batches_that_were_measured_in_the_form_for_any_size_go_there(tmp_path, 
     assert "batch sizes 1 and 2, as it was measured; other batches go to a form for any size" in said
 
 
-def test_a_batch_above_all_forms_goes_there_in_parts_or_to_the_form_for_any():
+def test_a_batch_above_all_forms_goes_to_the_form_for_any_or_is_refused():
     from optcli.serving.deploy.ray_files.forms import Forms
 
     calls = []
@@ -201,13 +201,16 @@ def test_a_batch_above_all_forms_goes_there_in_parts_or_to_the_form_for_any():
         return call
 
     rows = np.arange(5.0)
-    for any_size, wanted in ((False, [(2, 2), (2, 2), (1, 1)]), (True, [(None, 5)])):
-        calls.clear()
-        settings = {"batch_sizes": [1, 2], "padded_from": {}, "any_size": any_size}
+    for any_size in (True, False):
+        settings = {"batch_sizes": [1, 4], "padded_from": {"4": 3}, "any_size": any_size}
         forms = Forms(make, {"runner": {"settings": settings}, "inputs": [{"name": "x"}]})
-        found = forms.run({"x": rows})
-        assert np.array_equal(found["y"], 2 * rows)
-        assert calls == wanted
+        for count in (1, 2, 3, 4, 5) if any_size else (1, 2, 3, 4):
+            found = forms.run({"x": rows[:count]})
+            assert np.array_equal(found["y"], 2 * rows[:count])
+    assert calls[:5] == [(1, 1), (None, 2), (4, 4), (4, 4), (None, 5)]
+    assert calls[5:] == [(1, 1), (4, 4), (4, 4), (4, 4)]
+    with pytest.raises(ValueError, match="batches of at most 4 rows"):
+        forms.run({"x": rows})
 
 
 @pytest.mark.slow
@@ -255,7 +258,7 @@ def test_torchscript_is_called_by_the_names_of_its_inputs(tmp_path, plan, monkey
     _computes_the_same(built, made, tmp_path, monkeypatch)
 
 
-def _computes_the_same(built, made, tmp_path, monkeypatch, rows=(1, 3, 4, 6)):
+def _computes_the_same(built, made, tmp_path, monkeypatch, rows=(1, 2, 3, 4)):
     """Compare the bundle's own model.py with the variant's runner, at several batch sizes."""
     names = ("model", "forms", "torch_calls", "memory")
     for name in names:

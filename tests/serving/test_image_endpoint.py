@@ -81,9 +81,15 @@ class Stages:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def stage(self, name: str, seconds: float) -> None:
-        self.seen.append(name)
-        assert seconds >= 0
+    def stage(self, stage: str) -> SimpleNamespace:
+        return SimpleNamespace(observe=lambda seconds: self.seen.append(stage))
+
+
+def counted(modules: Any) -> tuple[Any, list[bool]]:
+    """A cache, and what it counts: True for a hit."""
+    counts: list[bool] = []
+    hits, misses = (SimpleNamespace(inc=lambda hit=hit: counts.append(hit)) for hit in (True, False))
+    return modules.cache.Cache("m", modules.cache.Memory(60.0, 10_000), hits, misses), counts
 
 
 class Around:
@@ -226,8 +232,7 @@ def test_the_loop_goes_on_while_an_image_is_decoded(
 
 
 def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_path: Path) -> None:
-    counts: list[bool] = []
-    kept = modules.cache.Cache("m", modules.cache.Memory(60.0, 10_000), counts.append)
+    kept, counts = counted(modules)
 
     async def body() -> None:
         one = Around(modules, tmp_path, cache=kept)
@@ -243,8 +248,7 @@ def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_p
 
 
 def test_an_answer_that_is_known_ahead_is_a_hit_and_costs_no_call(modules: Any, tmp_path: Path) -> None:
-    counts: list[bool] = []
-    kept = modules.cache.Cache("m", modules.cache.Memory(60.0, 10_000), counts.append)
+    kept, counts = counted(modules)
     Around(modules, tmp_path)  # writes the settings
     settings = b"".join((tmp_path / name).read_bytes() for name in ("images.json", "postprocess.json"))
     answer = {"classes": [{"label": 3, "score": 0.5}]}

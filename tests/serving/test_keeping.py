@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from copied_modules import RAY_FILES
 from drifting import described, photographs
 
 from optcli.serving.drift import COPIED
-from optcli.serving.drift.input_statistics import unpacked
+from optcli.serving.drift.input_statistics import REFERENCE, unpacked
 
 NAMES = ("input_statistics", "keeping")
 
@@ -40,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     found = described(tmp_path / "made", {"image": photographs(50, 0)})
     place = tmp_path / "bundle"
     place.mkdir()
-    (place / "reference-inputs.npz").write_bytes(found.packed())
+    (place / REFERENCE).write_bytes(found.packed())
     return place
 
 
@@ -50,12 +52,12 @@ def kept(modules: Any, folder: Path) -> Iterator[Callable[..., Any]]:
     made: list[Any] = []
 
     def make(most: int = 20) -> Any:
-        made.append(modules.keeping.Kept(folder, most))
+        made.append(modules.keeping.Kept(unpacked((folder / REFERENCE).read_bytes()), most))
         return made[-1]
 
     yield make
     for each in made:
-        each.close()
+        each.thread.shutdown()
 
 
 def numbered(count: int, first: int = 0) -> dict[str, np.ndarray]:
@@ -69,12 +71,12 @@ def means(content: bytes, period: int = -1) -> list[float]:
     return sorted(float(row[0]) for row in unpacked(content).periods[period][0])
 
 
-def test_all_are_kept_while_there_is_room_and_no_input_is(kept, folder):
+def test_all_are_kept_while_there_is_room_and_no_input_is(kept):
     one = kept()
     one.offer(numbered(7))
     one.offer(numbered(5, 7))
-    one.close()
-    content = (folder / "kept-inputs.npz").read_bytes()
+    one.thread.shutdown()
+    content = one.content()
     assert means(content) == list(range(12))
     found = unpacked(content)
     assert found.about["periods"][0]["seen"] == 12
@@ -90,37 +92,12 @@ def test_every_row_is_as_likely_to_be_kept(kept):
         one._draw.seed(seed)
         for first in range(0, 400, 8):
             one.offer(numbered(8, first))
-        one._thread.shutdown()
+        one.thread.shutdown()
         rows = means(one.content())
-        one._changed = False
-        one.close()  # the next one starts without a file
         assert len(rows) == len(set(rows)) == 20
         counts += np.bincount((np.array(rows) // 10).astype(int), minlength=40)
     expected = 60 * 20 / 40
     assert ((counts - expected) ** 2 / expected).sum() < 72
-
-
-def test_a_server_that_starts_again_goes_on(kept, folder):
-    first = kept(10)
-    first.offer(numbered(30))
-    first.close()
-    second = kept(10)
-    second.offer(numbered(1, 100))
-    second.close()
-    found = unpacked((folder / "kept-inputs.npz").read_bytes())
-    assert found.about["periods"][0]["seen"] == 31
-    assert len(found.periods[0][0]) == 10
-
-
-def test_what_another_model_kept_is_not_taken(kept, folder, tmp_path):
-    first = kept()
-    first.offer(numbered(3))
-    first.close()
-    other = described(tmp_path / "other", {"image": photographs(40, 9)})
-    (folder / "reference-inputs.npz").write_bytes(other.packed())
-    assert unpacked(kept().content()).about["periods"][0]["seen"] == 0
-    (folder / "kept-inputs.npz").write_bytes(b"no npz")
-    assert unpacked(kept().content()).about["periods"][0]["seen"] == 0
 
 
 def test_two_days_are_kept(kept, modules, monkeypatch):
@@ -130,7 +107,7 @@ def test_two_days_are_kept(kept, modules, monkeypatch):
     for day in range(4):
         one.offer(numbered(2, 10 * day))
         now[0] += modules.keeping.PERIOD_S
-    one._thread.shutdown()
+    one.thread.shutdown()
     content = one.content()
     assert len(unpacked(content).periods) == 2
     assert (means(content, 0), means(content, 1)) == ([20.0, 21.0], [30.0, 31.0])
@@ -152,56 +129,25 @@ def test_the_event_loop_never_waits_for_statistics(kept, modules, monkeypatch):
     period = unpacked(one.content()).about["periods"][0]
     assert period["seen"] == 9
     release.set()
-    one.close()
+    one.thread.shutdown()
     assert means(one.content()) == list(range(9))
 
 
-def test_a_folder_that_cannot_be_written_costs_nothing_but_the_file(kept, monkeypatch, tmp_path):
-    monkeypatch.setenv("KEPT_INPUTS", str(tmp_path / "nowhere" / "kept.npz"))
-    one = kept()
-    one.offer(numbered(3))
-    one.close()
-    assert unpacked(one.content()).about["unwritten"] == "No such file or directory"
-    assert means(one.content()) == [0, 1, 2]
-    (tmp_path / "nowhere").mkdir()
-    one.write()
-    assert [each.name for each in (tmp_path / "nowhere").iterdir()] == ["kept.npz"]
-    assert unpacked(one.content()).about["unwritten"] == ""
+def test_what_is_computed_counts_and_what_is_refused_does_not(modules, folder):
+    (folder / "bundle.json").write_text(json.dumps({"sample_inputs": 20}))
 
+    async def compute(request: SimpleNamespace, deadline: float) -> str:
+        if request.feed["image"].max() > 100:
+            raise ValueError("refused")
+        return "outputs"
 
-def test_an_empty_variable_writes_nothing(kept, folder, monkeypatch):
-    monkeypatch.setenv("KEPT_INPUTS", "")
-    one = kept()
-    one.offer(numbered(3))
-    one.close()
-    assert [each.name for each in folder.iterdir()] == ["reference-inputs.npz"]
-    assert means(one.content()) == [0, 1, 2]
-
-
-def test_nothing_is_written_twice(kept, folder):
-    one = kept()
-    one.offer(numbered(3))
-    one.close()
-    before = (folder / "kept-inputs.npz").stat().st_ino
-    one.write()
-    assert (folder / "kept-inputs.npz").stat().st_ino == before
-    assert {each.name for each in folder.iterdir()} == {"kept-inputs.npz", "reference-inputs.npz"}
-
-
-def test_the_page_gives_the_file(kept):
-    one = kept()
-    one.offer(numbered(3))
-    one._thread.shutdown()
-    assert means(one.file()) == [0, 1, 2]
-
-
-def test_of_several_replicas_one_keeps_a_sample_until_it_is_gone(kept):
-    one, other = kept(), kept()
-    one.offer(numbered(3))
-    other.offer(numbered(2, 10))
-    one.close()
-    assert means(other.file()) == [0, 1, 2]  # what the other one wrote
-    other._looked = -1.0  # a second later
-    other.offer(numbered(2, 10))
-    other._thread.shutdown()
-    assert means(other.file()) == [0, 1, 2, 10, 11]
+    server = SimpleNamespace(
+        computed=compute, pages={}, protocol=SimpleNamespace(path="/v2/models/net")
+    )
+    modules.keeping.extend(server, folder)
+    assert asyncio.run(server.outputs(SimpleNamespace(feed=numbered(3)), 0.0)) == "outputs"
+    with pytest.raises(ValueError, match="refused"):
+        asyncio.run(server.computed(SimpleNamespace(feed=numbered(1, 200)), 0.0))
+    content = server.pages["/v2/models/net/inputs"]()
+    assert unpacked(content).about["periods"][0]["seen"] == 3
+    assert {each.name for each in folder.iterdir()} == {"bundle.json", REFERENCE}  # nothing is written

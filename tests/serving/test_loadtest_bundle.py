@@ -34,7 +34,7 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys):
     # Its cache of answers, of which the load test sends the same again and again, must be switched off.
     files = {extras.CACHE_FILE: extras.cache_file("memory", built, 60.0)}
     Extras(DeployOptions(cache="memory"), modules=("cache",), files=files).write(folder, built)
-    changed(folder, cache="memory", deadline_ms=30_000)  # on a busy machine too
+    changed(folder, cache="memory", extras=["cache"], deadline_ms=30_000)  # on a busy machine too
     (folder / "plan.json").write_text(plan.to_json())  # as deploy does
     before = descendants()
     code = cli.run(

@@ -206,14 +206,14 @@ def test_what_breaks_off_or_is_no_http_is_an_error_in_words(answer, hasty):
     [
         'model_compute_seconds_count{batch="%s"} 1\n' % ("9" * 5000),
         'model_compute_seconds_count{batch="1"} 1e308\n' * 20,
-        "model_process_rss_bytes NaN\nmodel_batch_rows_sum +Inf\nmodel_batch_rows_count 1\n",
-        "model_batch_rows_sum 1e400\n",
+        'model_compute_seconds_sum{batch="1"} +Inf\nmodel_compute_seconds_count{batch="1"} NaN\n',
+        'model_compute_seconds_sum{batch="1"} 1e400\n',
         "# TYPE model_stage_seconds histogram\nmodel_stage_seconds_bucket{le} 1\n",
         "\x00{}{}{} 1 1 1 1\n",
     ],
 )
 def test_figures_of_the_servers_own_may_be_of_any_form(text):
-    earlier = metrics.Reading(0.0, {("model_process_rss_bytes", ""): 1.0})
+    earlier = metrics.Reading(0.0, {("model_cache_hits_total", ""): 1.0})
     metrics.figures(earlier, metrics.parsed(text, 1.0), 8)
     metrics.calls(earlier, metrics.parsed(text, 1.0))
 

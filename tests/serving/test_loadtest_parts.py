@@ -130,8 +130,6 @@ model_compute_seconds_sum{{batch="4",replica="a"}} 0.2
 model_compute_seconds_count{{batch="4",replica="a"}} 10
 model_compute_seconds_sum{{batch="4",replica="b"}} {more}
 model_compute_seconds_count{{batch="4",replica="b"}} 10
-model_batch_rows_sum {rows}
-model_batch_rows_count {count}
 model_process_cpu_seconds_total{{process="ingress"}} {sum}
 model_cache_hits_total {count}
 model_cache_misses_total 5
@@ -139,13 +137,13 @@ model_cache_misses_total 5
 
 
 def test_two_readings_of_the_metrics_give_what_happened_between_them():
-    before = metrics.parsed(METRICS.format(sum=1.0, count=100, more=0.1, rows=150), 5.0)
-    after = metrics.parsed(METRICS.format(sum=3.0, count=200, more=0.1, rows=550), 15.0)
+    before = metrics.parsed(METRICS.format(sum=1.0, count=100, more=0.1), 5.0)
+    after = metrics.parsed(METRICS.format(sum=3.0, count=200, more=0.2), 15.0)
     found = metrics.figures(before, after, batch=8)
     assert found.stages_ms == {"compute": pytest.approx(20.0)}
     assert found.compute_ms == {1: pytest.approx(20.0)}  # no batch of 4 came between them
     assert found.calls == {1: 100}
-    assert (found.batch_rows, found.batch_fill) == (4.0, 0.5)
+    assert (found.batch_rows, found.batch_fill) == (1.0, 0.125)
     assert found.cpu_cores == {"ingress": pytest.approx(0.2)}
     assert found.cache_hit_share == 1.0
     assert metrics.figures(None, after, 8) is None

@@ -139,7 +139,11 @@ def test_what_is_not_known_of_a_server_is_taken_as_it_was_measured_and_said():
     assert "assumed-overhead" in {each.kind for each in ray.notes}
     assert "assumed-overhead" not in {each.kind for each in triton.notes}
     assert ray.asked["overhead"] == {}
-    known = optcli.plan(**given, target="ray", overhead={"ingress_ms": 1})
+    large = optcli.plan(**{**given, "rate_per_s": 20}, target="ray", request_bytes=2_000_000)
+    assert large.overhead.ingress_ms == pytest.approx(4 + 2 * 3.5)
+    (said,) = [each for each in large.notes if each.kind == "assumed-overhead"]
+    assert "11 ms for each request, which has 2 MB" in said.text
+    known = optcli.plan(**given, target="ray", overhead={"ingress_ms": 1}, request_bytes=2_000_000)
     assert (known.overhead.ingress_ms, known.overhead.after_ms) == (1, 3.5)
     assert "assumed-overhead" not in {each.kind for each in known.notes}
 

@@ -40,10 +40,12 @@ def server(monkeypatch):
 
 @pytest.mark.slow
 def test_a_bundle_asks_itself_directly(server, tmp_path):
-    shutil.copy(RAY_FILES / "launch.py", tmp_path)
+    for name in ("launch.py", "ray.env"):
+        shutil.copy(RAY_FILES / name, tmp_path)
     (tmp_path / "bundle.json").write_text("{}")
     ask = (
-        f"import launch; print(launch.Server.answers(type('', (), dict(address='127.0.0.1:{server}'))))"
+        "import launch, types; print(launch.Server.answers("
+        f"types.SimpleNamespace(host='127.0.0.1', port={server})))"
     )
     done = subprocess.run([sys.executable, "-c", ask], cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout == b"True\n"

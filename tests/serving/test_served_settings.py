@@ -128,7 +128,6 @@ def test_a_load_test_switches_the_cache_off_unless_told(folder, started, cache, 
     with started(**options):
         pass
     assert started.variables.get("CACHE_URL") == url
-    assert started.variables["KEPT_INPUTS"] == ""
 
 
 def test_edited_settings_are_those_that_a_load_test_predicts_with(folder, started):

@@ -1,4 +1,4 @@
-"""What `deploy` adds to a Ray bundle on demand: images, a cache, statistics of inputs, gRPC."""
+"""What `deploy` adds to a Ray bundle on demand: images, a cache, gRPC, statistics, compression."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _SCHEMES = ("redis", "rediss", "unix")
 # cache off.
 CACHE_VARIABLE, CACHE_OFF = "CACHE_URL", "off"
 _FILES = Path(__file__).parent / "ray_files"
+# Modules that extend app.py, in this order: the cache is asked before what is sampled is computed.
+_EXTENDING = ("keeping", "cache", "image_endpoint", "extensions")
 # A photograph of a telephone has 5 to 15 million bytes.
 _BODY_BYTES = 32 * 1024 * 1024
 _KNOWN = "--known-answers"
@@ -101,6 +103,7 @@ class Extras:
         """The bundle with what the server must know of this."""
         options = self.options
         known = {name: getattr(options, name) for name in ("images", "cache", "grpc", "sample_inputs")}
+        known["extras"] = tuple(name for name in _EXTENDING if name in self.modules)
         if options.images:
             known["most_body_bytes"] = max(bundle.most_body_bytes, _BODY_BYTES)
         return bundle.model_copy(update=known)
@@ -175,11 +178,14 @@ def extras_of(
         files[REFERENCE], note = compared.of_calibration(model, built, log)
         modules += ["keeping", *COPIED]
         notes.append(
-            f"the server keeps statistics of {options.sample_inputs} inputs a day, drawn at random; it"
-            f" keeps no input. `optcli loadtest FOLDER --drift` compares the statistics with {note}"
+            f"each replica keeps statistics of {options.sample_inputs} inputs a day, drawn at random,"
+            " in its memory; it keeps no input. `optcli loadtest URL --drift` compares the statistics"
+            f" with {note}"
         )
     if options.grpc:
         modules += ["oip_grpc", "grpc_service_pb2"]
+    if options.extensions:
+        modules.append("extensions")
     if known is not None:
         if serving is None or options.cache is None:
             missing = "--images" if serving is None else "--cache memory"

@@ -63,6 +63,7 @@ def of_ray(model: str, plan: Plan) -> WatchedMetrics:
         name: rate(f"{whole}_bucket", f'{answered},le="{round(ms / 1000, 6)!r}"')
         for name, ms in plan.slo_ms.items()
     }
+    computed = rate("model_stage_seconds_count", ',stage="compute"', by)
     mean = "rate({0}_sum{{{1}}}[{2}]) / rate({0}_count{{{1}}}[{2}])"
     return WatchedMetrics(
         broken={
@@ -92,9 +93,9 @@ def of_ray(model: str, plan: Plan) -> WatchedMetrics:
                 [(mean.format("model_stage_seconds", chosen, over), "{{application}} {{stage}}")],
             ),
             Panel(
-                "Mean rows of a call",
+                "Mean requests of a call",
                 "short",
-                [(mean.format("model_batch_rows", chosen, over), "{{application}}")],
+                [(f"{computed} / {rate('model_compute_seconds_count', '', by)}", "{{application}}")],
                 _batch(plan),
             ),
         ),

@@ -34,7 +34,6 @@ _PACKAGES = ("numpy", "starlette", "prometheus-client", "PyYAML")
 _TYPES = {**PROTOCOL_TYPES, "float16": "FP16"}
 # Characters of a number in JSON, with what stands between two.
 _JSON_BYTES = 26
-_READ_TIMEOUT_S = 10.0
 _MIB = 1024**2
 _CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
@@ -55,8 +54,8 @@ HEALTHCHECK --interval=10s --timeout=6s --start-period=90s CMD ["python", "-c", 
 CMD ["python", "launch.py", "--host", "0.0.0.0"]
 """
 _NOT_IN_IMAGE = "Dockerfile\n.dockerignore\nREADME.md\nsamples.npz\nexpected.npz\n__pycache__\n"
-_PAGES = "pages.json"
-_EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
+_PAGES, _SETTINGS = "pages.json", "ray.env"
+_EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository")
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,6 @@ def prepared(
         most_in_flight=most,
         slo_ms=plan.slo_ms,
         deadline_ms=usual.deadline_ms,
-        read_timeout_s=_READ_TIMEOUT_S,
         most_body_bytes=max(_MIB, _JSON_BYTES * row_elements),
         object_store_bytes=min(2048 * _MIB, max(128 * _MIB, 4 * most * row_bytes)),
         tolerance=interface.tolerance,
@@ -145,6 +143,7 @@ def write(folder: Path, built: BuiltVariant, prepared: Prepared, plan: Plan) -> 
     files += ["forms"] if made.runner.settings.get("batch_sizes") else []
     for file in files:
         shutil.copyfile(FILES / f"{file}.py", folder / f"{file}.py")
+    shutil.copyfile(FILES / _SETTINGS, folder / _SETTINGS)
     shutil.copyfile(FILES / f"{runtime.model}.py", folder / "model.py")
     (folder / bundle.FILE).write_text(made.to_json(), encoding="utf-8")
     _write_pages(folder, made)
@@ -201,8 +200,8 @@ def closing(prepared: Prepared) -> Sequence[str]:
     made = prepared.bundle
     return (
         _full(made),
-        "you may change `user_config` in serve_config.yaml while the server runs: then `kill -HUP` the"
-        " process of launch.py, or run `serve deploy`",
+        "you may change `user_config` in serve_config.yaml: start launch.py again then. On a cluster"
+        " `serve deploy` changes it while the server runs",
         f"`serve run {bundle.CONFIG}`, `serve deploy {bundle.CONFIG}` and a RayService of KubeRay start"
         " the same server. On a cluster each node needs this folder in `PYTHONPATH`: the image of the"
         " Dockerfile has it there",
@@ -223,18 +222,17 @@ def _of_lane(lane: Lane) -> str:
 
 def _full(made: Bundle) -> str:
     """When a request is refused, and when it comes too late."""
-    late = "the header `x-deadline-ms` may ask for less"
     each = "; ".join(
         f"{one.name}: 429 from {one.most_in_flight} requests in flight, 504 after"
         f" {one.deadline_ms:.4g} ms"
         for one in made.priorities
     )
     if made.priorities:
-        return f"each priority has a queue of its own, and {late}. Limits: {each}"
+        return f"each priority has a queue of its own. Limits: {each}"
     return (
         f"the queue is full with {made.most_in_flight} requests in flight, which the replicas share: a"
         " replica that has its part answers 429 to the next. It answers 504 to a request that has no"
-        f" answer after {made.deadline_ms:.4g} ms; {late}"
+        f" answer after {made.deadline_ms:.4g} ms"
     )
 
 
@@ -306,8 +304,9 @@ def _requirements(built: BuiltVariant, made: Bundle, runtime: BundleRuntime) -> 
 def _write_pages(folder: Path, made: Bundle) -> None:
     """Write the pages by their path. Raises OSError."""
     model = f"/v2/models/{made.model}"
+    extensions = [*_EXTENSIONS, *(["statistics"] if "extensions" in made.extras else [])]
     pages = {
-        "/v2": {"name": "ray-serve", "version": "1", "extensions": _EXTENSIONS},
+        "/v2": {"name": "ray-serve", "version": "1", "extensions": extensions},
         "/v2/repository/index": [{"name": made.model, "version": "1", "state": "READY", "reason": ""}],
         model: _metadata(made),
         f"{model}/config": _config(made),

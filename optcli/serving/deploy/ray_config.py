@@ -23,6 +23,8 @@ _SERVICER = "tritonclient.grpc.service_pb2_grpc.add_GRPCInferenceServiceServicer
 
 # Requests that come at once beyond those that are admitted.
 _BURST = 100
+# For a body to arrive.
+_READ_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def content(made: Bundle, lanes: Sequence[Lane]) -> dict[str, Any]:
         "http_options": {
             "host": "127.0.0.1",
             "port": 8000,
-            "request_timeout_s": made.read_timeout_s + patience_s,
+            "request_timeout_s": _READ_S + patience_s,
         },
         **grpc,
         "logging_config": {"log_level": "WARNING", "enable_access_log": False},

@@ -4,5 +4,3 @@ from pathlib import Path
 
 # What is copied into bundles, and where it lies.
 COPIED = {"input_statistics": Path(__file__).parent / "input_statistics.py"}
-# Where a bundle's server writes what it keeps; empty: nowhere.
-VARIABLE = "KEPT_INPUTS"

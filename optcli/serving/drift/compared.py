@@ -16,11 +16,10 @@ from optcli.data import DataSettings, Preparation
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
 from optcli.errors import InputError, UsageError, counted
-from optcli.files import folders, regular_files
+from optcli.files import folders
 from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.loadtest import DriftReference, Line
 from optcli.results.outcomes import Result
-from optcli.serving import bundle as bundles
 from optcli.serving.loadtest import endpoint
 from optcli.settings import TensorSpec, fed
 from optcli.workers import Channel, run
@@ -188,46 +187,20 @@ class SamplingPeriod(Result):
 
 
 class About(Result):
-    """What a file of statistics says of itself; `unwritten`: why the server could not write it."""
+    """What a file of statistics says of itself."""
 
     model: Line
     inputs: tuple[TensorSummary, ...]
     reference: DriftReference
     periods: tuple[SamplingPeriod, ...]
     written: Seconds = 0.0
-    unwritten: Line = ""
-
-
-def of_folder(folder: Path) -> tuple[About, Statistics]:
-    """What the server of a bundle wrote beside it.
-
-    Raises `UsageError` for a folder that is no bundle, for a bundle that keeps nothing and for a server
-    that saw nothing yet, `InputError` for a broken file.
-    """
-    from optcli.serving.drift.input_statistics import KEPT
-
-    if not bundles.read(folder).sample_inputs:
-        raise UsageError(
-            "the bundle's server keeps no statistics of its inputs", place=str(folder), hint=_DEPLOY
-        )
-    path = folder / KEPT
-    try:
-        content = regular_files.read(path, _MOST_BYTES)
-    except FileNotFoundError as error:
-        raise UsageError(
-            "the bundle's server has kept nothing of its inputs yet",
-            place=str(path),
-            hint="start it with `optcli serve` and let traffic through; if it runs elsewhere, name its"
-            " URL",
-        ) from error
-    except OSError as error:
-        message = f"cannot be read: {error.strerror or error}"
-        raise InputError(message, place=str(path), hint="look at the file, or name the URL") from error
-    return _read(content, str(path))
 
 
 def of_url(url: str, model: str | None) -> tuple[About, Statistics]:
-    """What a running server gives. Raises as `endpoint.asked`, and as `of_folder` does."""
+    """What a running server gives.
+
+    Raises as `endpoint.asked`; `UsageError` for one that keeps nothing, `InputError` for what is wrong.
+    """
     served = endpoint.asked(url, model).served
     path = f"/v2/models/{urllib.parse.quote(served.model, safe='')}/inputs"
     status, content = endpoint.fetched(served.url, path, most_bytes=_MOST_BYTES)

@@ -6,16 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optcli.errors import counted
+from optcli.errors import UsageError, counted
 from optcli.results import Verdict
 from optcli.results.loadtest import Drift, DriftChannel, DriftInput, DriftStatistic
 from optcli.results.outcomes import Outcome
-from optcli.serving.drift.compared import About, TensorSummary, of_folder, of_url
+from optcli.serving.drift.compared import About, TensorSummary, of_url
 from optcli.serving.loadtest import endpoint, verdicts
 
 if TYPE_CHECKING:
@@ -123,12 +122,16 @@ class _Sides:
 def drift_of(target: str, model: str | None = None) -> Drift:
     """Compare what a server has kept of its inputs with its reference; sends no traffic.
 
-    `target` is the folder of its bundle, or its URL, where it may have to be asked for a `model`.
-    Raises as `of_folder` and `of_url` do.
+    `target` is its URL, where it may have to be asked for a `model`. Raises `UsageError` for anything
+    else, and as `of_url` does.
     """
-    if endpoint.is_url(target):
-        return compared(*of_url(target, model), target)
-    return compared(*of_folder(Path(target)), target)
+    if not endpoint.is_url(target):
+        raise UsageError(
+            "a server has the statistics of its inputs in its memory",
+            place=target,
+            hint="name the URL of the running server, such as http://127.0.0.1:8000/v2/models/NAME",
+        )
+    return compared(*of_url(target, model), target)
 
 
 def compared(about: About, statistics: Statistics, target: str) -> Drift:
@@ -335,11 +338,6 @@ def _notes(about: About, sides: Sequence[_Sides]) -> Iterator[str]:
         yield (
             f"{rows} inputs count as {counted(round(different), 'different one')}: the same inputs come"
             " again, or the traffic of the days differs much"
-        )
-    if about.unwritten:
-        yield (
-            f"the server cannot write its file ({about.unwritten}): the statistics are lost when the"
-            " server stops"
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 SCHEMA = 1
-REFERENCE, KEPT = "reference-inputs.npz", "kept-inputs.npz"
+REFERENCE = "reference-inputs.npz"
 # Of each channel; a channel with a single value a row has no spread.
 _OF_MANY, _OF_ONE = ("mean", "std", "min", "max", "outside"), ("mean", "outside")
 _MOST_BYTES = 512 * 1024**2

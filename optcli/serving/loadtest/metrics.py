@@ -17,8 +17,9 @@ _TIMEOUT_S = 5.0
 # What no metric and no label has.
 _MOST_VALUE, _MOST_LABEL = 1e18, 100
 _MOST_DIGITS = 9
-# What Ray calls the process that listens.
-_PROXY = "ProxyActor"
+# How Ray names the process that listens, and those that hold a replica.
+_PROCESSES = {"ProxyActor": "ingress", "ServeReplica": "replica"}
+_CPU = "model_process_cpu_seconds_total"
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,16 @@ _LABELS = {
     "model_stage_seconds_count": "stage",
     "model_compute_seconds_sum": "batch",
     "model_compute_seconds_count": "batch",
-    "model_batch_rows_sum": "",
-    "model_batch_rows_count": "",
     "model_cache_hits_total": "",
     "model_cache_misses_total": "",
-    "model_process_cpu_seconds_total": "process",
+    _CPU: "process",
 }
 
 
 def read(url: str, at_s: float, pids: Sequence[int] = ()) -> Reading | None:
     """The metrics of a server at a time in seconds; None where it has none that are known.
 
-    Of a bundle's server, whose processes are `pids`, Ray's proxy counts as the ingress.
+    `pids` are the processes of a bundle's server, whose processor time the system knows.
     """
     try:
         status, body = fetched(url, "/metrics", most_bytes=_MOST_BYTES, timeout_s=_TIMEOUT_S)
@@ -61,22 +60,21 @@ def read(url: str, at_s: float, pids: Sequence[int] = ()) -> Reading | None:
     reading = parsed(body.decode("utf-8", errors="replace"), at_s)
     if not reading.values:
         return None
-    proxy_s = _proxy_s(pids)
-    own = {} if proxy_s is None else {("model_process_cpu_seconds_total", "ingress"): proxy_s}
-    return Reading(reading.at_s, {**reading.values, **own})
+    return Reading(reading.at_s, {**reading.values, **_processor_times(pids)})
 
 
-def _proxy_s(pids: Sequence[int]) -> float | None:
-    """Processor time of Ray's proxy below the first of some processes; None where it is not there."""
+def _processor_times(pids: Sequence[int]) -> dict[tuple[str, str], float]:
+    """Processor time of Ray's proxy and of the replicas below the first of some processes."""
     import psutil
 
+    times: dict[tuple[str, str], float] = {}
     with contextlib.suppress(psutil.Error, IndexError):
         for process in psutil.Process(pids[0]).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if _PROXY in " ".join(process.cmdline()):
-                    spent = process.cpu_times()
-                    return float(spent.user + spent.system)
-    return None
+                title, spent = " ".join(process.cmdline()), process.cpu_times()
+                for name in (each for part, each in _PROCESSES.items() if part in title):
+                    times[_CPU, name] = times.get((_CPU, name), 0.0) + spent.user + spent.system
+    return times
 
 
 def parsed(text: str, at_s: float) -> Reading:
@@ -110,7 +108,8 @@ def figures(before: Reading | None, after: Reading | None, batch: int | None) ->
     seconds = after.at_s - before.at_s
     stages = _means(before, after, "model_stage_seconds")
     computes = dict(sorted(calls(before, after).items()))
-    rows = _means(before, after, "model_batch_rows").get("")
+    count = sum(count for count, _ in computes.values())
+    rows = sum(size * count for size, (count, _) in computes.items()) / count if count else None
     hits = _grown(before, after, "model_cache_hits_total").get("", 0.0)
     misses = _grown(before, after, "model_cache_misses_total").get("", 0.0)
     return ServerFigures(
@@ -119,10 +118,7 @@ def figures(before: Reading | None, after: Reading | None, batch: int | None) ->
         batch_fill=rows / batch if rows is not None and batch else None,
         compute_ms={size: mean for size, (_, mean) in computes.items()},
         calls={size: count for size, (count, _) in computes.items()},
-        cpu_cores={
-            process: spent / seconds
-            for process, spent in _grown(before, after, "model_process_cpu_seconds_total").items()
-        },
+        cpu_cores={process: spent / seconds for process, spent in _grown(before, after, _CPU).items()},
         cache_hit_share=hits / (hits + misses) if hits + misses else None,
     )
 
@@ -149,7 +145,7 @@ def work_ms(
     requests, ingress_s = at_ingress(before, after)
     if not requests:
         return 0.0, 0.0
-    cpu_s = _grown(before, after, "model_process_cpu_seconds_total")
+    cpu_s = _grown(before, after, _CPU)
     cpu_s.pop("ingress", None)
     seen = calls(before, after)
     model_ms = sum(count * points_ms.get(size, mean) for size, (count, mean) in seen.items())
@@ -160,12 +156,12 @@ def work_ms(
 def at_ingress(before: Reading, after: Reading) -> tuple[float, float]:
     """Requests that came to the ingress, and its processor time in seconds."""
     requests = _grown(before, after, "model_stage_seconds_count").get("parse", 0.0)
-    return requests, _grown(before, after, "model_process_cpu_seconds_total").get("ingress", 0.0)
+    return requests, _grown(before, after, _CPU).get("ingress", 0.0)
 
 
 def processor_s(before: Reading, after: Reading) -> float:
     """Processor time of the ingress and the replicas together, in seconds."""
-    return sum(_grown(before, after, "model_process_cpu_seconds_total").values())
+    return sum(_grown(before, after, _CPU).values())
 
 
 def _means(before: Reading, after: Reading, name: str) -> dict[str, float]:

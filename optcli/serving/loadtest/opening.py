@@ -14,7 +14,6 @@ from optcli.observer import Observer
 from optcli.serving import bundle as bundles
 from optcli.serving.bundle import as_configured
 from optcli.serving.deploy import extras, interface, plans
-from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import calibrating, endpoint, load_options
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.load_options import Options, with_plan
@@ -48,8 +47,7 @@ def started_bundle(
         )
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
     model_cpus = options.model_cpus
-    # What the test sends is no traffic that drifts.
-    variables = {VARIABLE: ""}
+    variables = {}
     if deployed.cache is not None and not options.with_cache:
         variables[extras.CACHE_VARIABLE] = extras.CACHE_OFF
     child = running(folder, cpus=options.cpus, log=log, variables=variables, observer=observer)

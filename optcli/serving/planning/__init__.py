@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, UsageError
+from optcli.errors import InputError, RecipeError, UsageError
 from optcli.observer import Observer, Silent
+from optcli.recipe import load
 from optcli.results import Report
 from optcli.results.plan import Plan
+from optcli.settings import size_bytes
 
 if TYPE_CHECKING:
     from optcli.measure.latency.measured_curve import MeasuredCurve
@@ -74,6 +76,8 @@ def from_settings(
     from optcli.serving.planning import planner
 
     names = places or {}
+    if report is not None and settings.request_bytes is None:
+        settings = settings.model_copy(update={"request_bytes": _request_bytes(report)})
     known = _curve(settings, report, file, names)
     try:
         return planner.make(settings, known, observer or Silent())
@@ -81,6 +85,15 @@ def from_settings(
         if error.place not in names:
             raise
         raise InputError(error.message, place=names[error.place], hint=error.hint) from error
+
+
+def _request_bytes(report: Report) -> int | None:
+    """Bytes of one row of the inputs of a report's recipe; None where the recipe is not there."""
+    try:
+        recipe = load(Path(report.recipe.path))
+    except (InputError, UsageError, RecipeError, OSError):
+        return None
+    return size_bytes(recipe.inputs, 1) if recipe.name == report.recipe.name else None
 
 
 def _curve(

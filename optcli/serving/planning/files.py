@@ -120,6 +120,12 @@ class PlanSettings(Settings):
     overhead: OverheadSettings = Field(
         OverheadSettings(), description="what a request takes beside the model"
     )
+    request_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="bytes of a request; default: those of one row of the recipe's inputs, as binary"
+        " tensors",
+    )
     headroom: float = Field(
         0.2, ge=0, le=10, description="share of the rate that may come on top and is still carried"
     )
@@ -220,8 +226,11 @@ class PlanSettings(Settings):
     @property
     def overhead_here(self) -> OverheadSettings:
         """The overhead, with what is known of the server's work where the file says nothing of it."""
+        megabytes, added = (self.request_bytes or 0) / 1e6, self.server.overhead_per_mb
+        known = dict(self.server.overhead)
+        known |= {name: known[name] + ms * megabytes for name, ms in added.items()}
         given = self.overhead.model_dump(exclude_unset=True)
-        return OverheadSettings.model_validate({**self.server.overhead, **given})
+        return OverheadSettings.model_validate({**known, **given})
 
 
 def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]) -> PlanSettings:

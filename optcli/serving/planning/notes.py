@@ -177,13 +177,19 @@ def _of_curve(
         )
 
 
+def _of_size(settings: PlanSettings) -> str:
+    if settings.request_bytes is None:
+        return "as for small ones"
+    return f"which has {settings.request_bytes / 1e6:.2g} MB"
+
+
 def _of_traffic(settings: PlanSettings, demand: Demand) -> Iterator[PlanNote]:
     if demand.ingress_ms and "ingress_ms" not in settings.overhead.model_fields_set:
         yield PlanNote(
             kind="assumed-overhead",
-            figures=dict(settings.server.overhead),
+            figures={"ingress_ms": settings.overhead_here.ingress_ms},
             text=f"the ingress of {settings.server.title} is taken to work"
-            f" {settings.overhead_here.ingress_ms:g} ms for each request, as for small images:"
+            f" {settings.overhead_here.ingress_ms:.3g} ms for each request, {_of_size(settings)}:"
             " `optcli loadtest --calibrate` measures it",
         )
     if demand.ingress_load > demand.utilisation:

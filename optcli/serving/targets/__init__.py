@@ -35,9 +35,10 @@ class DeployOptions:
     seconds, in `memory` or in a Redis (its URL); `known_answers` is the URI of answers that `optcli
     infer` wrote with this variant, which are hits of the cache from the start; `sample_inputs` keeps
     statistics of so many inputs a day, for `loadtest --drift`; `grpc` speaks the protocol over gRPC as
-    well. `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or
-    boxes. `force` deploys a plan that rests on another curve, or on one of a busy machine, and a wait
-    that is too short for sealed batches.
+    well; `extensions` takes compressed bodies, and answers the protocol's statistics. `images`: the
+    server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes. `force` deploys a
+    plan that rests on another curve, or on one of a busy machine, and a wait that is too short for
+    sealed batches.
 
     `priorities` are shares of the traffic by priority, the most urgent first, for a plan that is made
     here; a plan in a file has its own. In Ray each is an application with replicas of its own.
@@ -52,6 +53,7 @@ class DeployOptions:
     sample_inputs: int = 0
     known_answers: str | None = None
     grpc: bool = False
+    extensions: bool = False
     force: bool = False
     priorities: Mapping[str, float] | None = None
 
@@ -96,7 +98,8 @@ class ServingTarget(ABC):
 
     `title` is what people call it, `server` whose rules its models' names follow, `semantics` when it
     sends a batch, and `batches` whether it joins requests at all. `overhead` is what a plan takes for
-    its work beside the model, keys of a plan file's `overhead`, where nothing was measured; `scales`
+    its work beside the model, keys of a plan file's `overhead`, where nothing was measured, and
+    `overhead_per_mb` what each million bytes of a request add; `scales`
     says whether each machine of a cluster has a process that takes requests. `takes` are the fields of
     `DeployOptions` that it has a use for, `why_not` a message and a hint for others, where there is
     more to say. `samples` is how many prepared samples it writes.
@@ -107,6 +110,7 @@ class ServingTarget(ABC):
     semantics: ClassVar[Semantics]
     batches: ClassVar[bool] = True
     overhead: ClassVar[Mapping[str, float]] = {}
+    overhead_per_mb: ClassVar[Mapping[str, float]] = {}
     scales: ClassVar[bool] = False
     takes: ClassVar[frozenset[str]] = frozenset()
     why_not: ClassVar[Mapping[str, tuple[str, str]]] = {}

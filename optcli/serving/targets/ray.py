@@ -34,11 +34,13 @@ class Ray(ServingTarget):
     title: ClassVar[str] = "Ray Serve"
     server: ClassVar[str] = "Ray Serve"
     semantics: ClassVar[Semantics] = "sealed"
-    # As found with images of 12 kB on two cores: benchmarks/results/serving.json.
+    # As found with images of 12 kB on two cores: benchmarks/results/serving.json. What larger ones add
+    # is measured by benchmarks/request_sizes.py.
     overhead: ClassVar[Mapping[str, float]] = {"after_ms": 3.5, "ingress_ms": 4.0, "ingress_cv2": 0.65}
+    overhead_per_mb: ClassVar[Mapping[str, float]] = {"ingress_ms": 3.5}
     scales: ClassVar[bool] = True
     takes: ClassVar[frozenset[str]] = frozenset(
-        {"wait_ms", "images", "cache", "sample_inputs", "known_answers", "grpc"}
+        {"wait_ms", "images", "cache", "sample_inputs", "known_answers", "grpc", "extensions"}
     )
     samples: ClassVar[int] = samples_file.MOST_SAMPLES
 

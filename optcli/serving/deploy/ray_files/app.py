@@ -11,23 +11,23 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from batches import Batches, Item
 from metrics import CONTENT_TYPE, Metrics
-from oip import HEADER, Arrays, InferRequest, Protocol, Refused, body_of, encoded, seconds_of
+from oip import HEADER, Arrays, InferRequest, Protocol, Refused, body_of
 from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 HERE = Path(__file__).parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
-MODEL = f"/v2/models/{BUNDLE['model']}"
 # While this file is there, the server says that it is not ready, and still answers.
 STOPPING = Path(os.environ.get("STOPPING_FILE", HERE / "stopping"))
 Base: Any = importlib.import_module("oip_grpc").Calls if BUNDLE["grpc"] else object
@@ -46,31 +46,22 @@ class Replica(Base):  # type: ignore[misc]
         self._pool = ThreadPoolExecutor(BUNDLE["concurrency"])
         self._batches = Batches(model.Model(HERE / "model", BUNDLE), BUNDLE, self.metrics)
         self._inside, self._config = 0, dict[str, Any]()
-        self.cache: Any = None
-        self._sample: Any = None
-        self._posted = {f"{MODEL}/infer": self._answer}
-        # What the protocol says of the server and of the model, by path.
-        self.pages: dict[str, Any] = json.loads((HERE / "pages.json").read_text())
-        self._pages: dict[str, Callable[[], Any]] = {
+        # What answers a path: with the body of a request, or without.
+        model_path = self.protocol.path
+        self.posted = {f"{model_path}/infer": self._answer}
+        self.pages: dict[str, Callable[[], Any]] = {
             "/v2/health/live": lambda: {"live": True},
             "/v2/health/ready": lambda: {"ready": self.is_ready()},
-            "/v2/models/stats": self.metrics.statistics,
-            f"{MODEL}/ready": lambda: {"ready": self.is_ready()},
-            f"{MODEL}/stats": self.metrics.statistics,
+            f"{model_path}/ready": lambda: {"ready": self.is_ready()},
             "/metrics": self.metrics.text,
         }
-        if BUNDLE["cache"]:
-            self.cache = importlib.import_module("cache").opened(HERE, self.metrics.cached)
-        if BUNDLE["images"]:
-            endpoint = importlib.import_module("image_endpoint").ImageEndpoint(HERE, self)
-            self._posted[f"{MODEL}/images"] = endpoint.answer
-        if BUNDLE["sample_inputs"]:
-            self._sample = importlib.import_module("keeping").Kept(HERE, BUNDLE["sample_inputs"])
-            self._pages[f"{MODEL}/inputs"] = self._sample.file
-
-    def __del__(self) -> None:  # Ray calls it when a replica ends
-        if sample := getattr(self, "_sample", None):
-            sample.close()
+        for path, content in json.loads((HERE / "pages.json").read_text()).items():
+            self.pages[path] = partial(copy, content)
+        # Extras add paths, and put themselves between these.
+        self.outputs: Callable[[InferRequest, float], Awaitable[Arrays]] = self.computed
+        self.cache: Any = None
+        for name in BUNDLE["extras"]:
+            importlib.import_module(name).extend(self, HERE)
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take `user_config` of serve_config.yaml."""
@@ -84,19 +75,16 @@ class Replica(Base):  # type: ignore[misc]
         """One request over HTTP."""
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
         # Clients may name the version, of which there is one.
-        path = path.replace(f"{MODEL}/versions/1", MODEL, 1)
-        if path not in {*self.pages, *self._pages, *self._posted}:
-            return Refused(404, f"there is no such page; the model is at {MODEL}/infer").response()
-        method = "POST" if path in self._posted or path == "/v2/repository/index" else "GET"
-        if request.method != method:
-            return Refused(405, f"use {method} for this page").response()
-        if path in self._posted:
-            try:
+        path = path.replace(f"{self.protocol.path}/versions/1", self.protocol.path, 1)
+        try:
+            if path in self.posted:
                 with self.metrics.request():
-                    return await self._posted[path](request)
-            except Refused as refused:
-                return refused.response()
-        content = self.pages.get(path) or await asyncio.to_thread(self._pages[path])
+                    return await self.posted[path](request)
+            if path not in self.pages:
+                raise Refused(404, f"there is no such page; the model is at {self.protocol.path}/infer")
+        except Refused as refused:
+            return refused.response()
+        content = await asyncio.to_thread(self.pages[path])
         if isinstance(content, bytes):
             return Response(content, media_type=CONTENT_TYPE)
         return JSONResponse(content, 503 if content == {"ready": False} else 200)
@@ -108,44 +96,26 @@ class Replica(Base):  # type: ignore[misc]
     def require_room(self) -> None:
         """Raise `Refused` where as many requests are inside as may be."""
         if self._inside >= self._config["max_in_flight"]:
-            retry = str(max(1, round(self._config["deadline_ms"] / 1000)))
-            sentence = f"the queue is full with {self._inside} requests"
-            raise Refused(429, sentence, **{"retry-after": retry})
+            raise Refused(429, f"the queue is full with {self._inside} requests")
 
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Be inside. Raises `Refused` where there is no room."""
-        self.require_room()
-        self._inside += 1
-        try:
-            with self.metrics.queue_depth.track_inprogress():
-                yield
-        finally:
-            self._inside -= 1
-
-    def deadline(self, shorter_ms: str | None = None) -> float:
+    def deadline(self) -> float:
         """When a request that came now is late, in seconds since the epoch."""
-        return time.time() + seconds_of(shorter_ms, self._config["deadline_ms"] / 1000)
-
-    async def outputs(self, request: InferRequest, deadline: float) -> Arrays:
-        """The outputs of a request: kept ones, or computed ones. Raises `Refused`."""
-        if self.cache is None:
-            return await self.computed(request, deadline)
-        key = self.cache.key(*(part for pair in sorted(request.feed.items()) for part in pair))
-        return await self.cache.get(key, lambda: self.computed(request, deadline))
+        return time.time() + self._config["deadline_ms"] / 1000
 
     async def computed(self, request: InferRequest, deadline: float) -> Arrays:
         """What the model gives for a request, in parts of the largest batch. Raises `Refused`."""
-        with self.admitted():
-            if self._sample:
-                self._sample.offer(request.feed)
-            parts = request.parts(self._config["max_batch_size"])
-            items = [Item(feed, rows, deadline, time.time()) for feed, rows in parts]
-            try:
+        self.require_room()
+        parts = request.parts(self._config["max_batch_size"])
+        items = [Item(feed, rows, deadline, time.time()) for feed, rows in parts]
+        self._inside += 1
+        try:
+            with self.metrics.queue_depth.track_inprogress():
                 async with asyncio.timeout(deadline - time.time()):
                     results = await asyncio.gather(*map(self._row, items))
-            except TimeoutError as error:
-                raise Refused.late() from error
+        except TimeoutError as error:
+            raise Refused.late() from error
+        finally:
+            self._inside -= 1
         if len(results) == 1:
             return results[0]
         return {name: np.concatenate([each[name] for each in results]) for name in results[0]}
@@ -171,20 +141,19 @@ class Replica(Base):  # type: ignore[misc]
 
     async def _answer(self, request: Request) -> Response:
         body, deadline = await self.body(request)
-        with self.metrics.staged("parse"):
+        with self.metrics.stage(stage="parse").time():
             infer_request = self.protocol.read(body, request.headers.get(HEADER))
         outputs = await self.outputs(infer_request, deadline)
-        with self.metrics.staged("post"):
+        with self.metrics.stage(stage="post").time():
             content, headers = self.protocol.write(infer_request, outputs)
-            content = encoded(content, request.headers.get("accept-encoding", ""), headers)
         return Response(content, headers=headers)
 
     async def body(self, request: Request) -> tuple[bytes, float]:
         """The body of a request and its deadline, which begins when the body is there."""
         if self.cache is None:
             self.require_room()
-        body = await body_of(request, BUNDLE["most_body_bytes"], BUNDLE["read_timeout_s"])
-        return body, self.deadline(request.headers.get("x-deadline-ms"))
+        body = await body_of(request, BUNDLE["most_body_bytes"])
+        return body, self.deadline()
 
 
 app = Replica.bind()

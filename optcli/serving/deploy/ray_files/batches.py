@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from oip import Arrays, Refused
-
-if TYPE_CHECKING:
-    from metrics import Metrics
 
 
 @dataclass(slots=True, eq=False)
@@ -26,25 +23,23 @@ class Item:
 
 
 class Batches:
-    """Calls of one replica's model."""
+    """Calls of one replica's model, which `metrics` counts."""
 
-    def __init__(self, model: Any, bundle: Mapping[str, Any], metrics: Metrics) -> None:
+    def __init__(self, model: Any, bundle: Mapping[str, Any], metrics: Any) -> None:
         self._model, self._metrics = model, metrics
         self._inputs, self._batched = bundle["inputs"], bundle["batched"]
-        self._warm: set[int] = set()
 
     def warm_up(self, largest: int) -> None:
-        """Call the model with 1, the powers of two and the largest batch, as far as it was not yet."""
+        """Call the model with 1, the powers of two and the largest batch, each twice."""
         largest = largest if self._batched else 1
         sizes = {1, largest, *(2**power for power in range((largest - 1).bit_length()))}
-        for size in sorted(sizes - self._warm):
+        for size in sorted(sizes):
             feed = {}
             for each in self._inputs:
                 shape = [size, *each["usual"][1:]] if self._batched else each["usual"]
                 feed[each["name"]] = np.zeros(shape, each["dtype"])
             for _ in range(2):
                 self._model.run(feed)
-            self._warm.add(size)
 
     def call(self, items: Sequence[Item], sealed: float) -> list[Arrays | Refused]:
         """Compute items that were sealed as a batch; for each its outputs, or why there are none.
@@ -59,11 +54,11 @@ class Batches:
         end = time.time()
         rows = sum(each.rows for each in due if not isinstance(results[id(each)], Refused))
         for each in due:
-            self._metrics.stage("batch_wait", sealed - each.arrived)
-            self._metrics.stage("queue", start - sealed)
-            self._metrics.stage("compute", end - start)
+            self._metrics.stage(stage="batch_wait").observe(sealed - each.arrived)
+            self._metrics.stage(stage="queue").observe(start - sealed)
+            self._metrics.stage(stage="compute").observe(end - start)
         if rows:
-            self._metrics.called(rows, end - start)
+            self._metrics.compute(batch=str(rows)).observe(end - start)
         return [results.get(id(each)) or Refused.late() for each in items]
 
     def _compute(self, items: Sequence[Item]) -> list[Arrays | Refused]:

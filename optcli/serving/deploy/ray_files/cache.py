@@ -19,18 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from prometheus_client import Counter
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class Cache:
-    """Looks answers up in a store, and keeps there what had to be computed.
+    """Keeps answers in a store; `model` is a digest of what decides them beside the request."""
 
-    `model` is a digest of what else decides an answer; `counted` hears whether a request was a hit.
-    """
-
-    def __init__(self, model: str, store: Any, counted: Callable[[bool], None]) -> None:
-        self.model, self.counted, self._store = model, counted, store
+    def __init__(self, model: str, store: Any, hits: Any, misses: Any) -> None:
+        self.model, self.hits, self.misses, self._store = model, hits, misses, store
 
     def key(self, *parts: bytes | str | np.ndarray) -> str:
         """The key of a request: a digest over the model and each part with its length, in order."""
@@ -46,12 +44,11 @@ class Cache:
     async def get(self, key: str, compute: Callable[[], Awaitable[Arrays]]) -> Arrays:
         """The answer under a key, computed where there is none; failures are not kept."""
         stored: Arrays | None = await self._store.read(key)
-        self.counted(stored is not None)
         if stored is not None:
+            self.hits.inc()
             return stored
+        self.misses.inc()
         value = {name: np.array(array) for name, array in (await compute()).items()}
-        for array in value.values():
-            array.flags.writeable = False  # several requests share it
         await self._store.write(key, value)
         return value
 
@@ -88,64 +85,66 @@ class Memory:
 class Redis:
     """Answers in a Redis. A call waits for `limit_s`; after a failure there is none for `rest_s`."""
 
-    def __init__(
-        self, url: str, ttl_s: float, most_bytes: int, limit_s: float = 0.05, rest_s: float = 2.0
-    ) -> None:
+    def __init__(self, url: str, ttl_s: float, most_bytes: int) -> None:
         import redis.asyncio as client
 
-        pool = client.BlockingConnectionPool.from_url(url, max_connections=32, timeout=limit_s)
-        self._client = client.Redis.from_pool(pool)
+        self._client = client.from_url(url)
         self._ttl_ms, self._most_bytes = max(1, int(ttl_s * 1000)), most_bytes
-        self._limit_s, self._rest_s, self._until = limit_s, rest_s, dict[str, float]()
+        self.limit_s, self.rest_s, self._until = 0.05, 2.0, dict[str, float]()
 
     async def read(self, key: str) -> Arrays | None:
         content = await self._tried("reading", self._client.get, f"predictions:{key}")
-        return None if content is None else unpacked(key, content)
+        return None if content is None else unpacked(content)
 
     async def write(self, key: str, value: Arrays) -> None:
-        named, content = f"predictions:{key}", packed(key, value)
-        if len(content) <= self._most_bytes:
-            await self._tried("writing", self._client.set, named, content, px=self._ttl_ms)
+        if len(content := packed(value)) <= self._most_bytes:
+            own = f"predictions:{key}"
+            await self._tried("writing", self._client.set, own, content, px=self._ttl_ms)
 
     async def _tried(self, what: str, call: Any, *arguments: Any, **named: Any) -> Any:
         if time.monotonic() < self._until.get(what, 0.0):
             return None
         try:
-            async with asyncio.timeout(self._limit_s):
-                result = await call(*arguments, **named)
+            async with asyncio.timeout(self.limit_s):
+                return await call(*arguments, **named)
         except Exception as error:  # the client raises its own kinds, those of sockets, and others
             if what not in self._until:
                 logging.getLogger("cache").warning("the cache is left out: %s failed (%r)", what, error)
-            self._until[what] = time.monotonic() + self._rest_s
+            self._until[what] = time.monotonic() + self.rest_s
             return None
-        self._until.pop(what, None)
-        return result
 
 
-def packed(key: str, value: Arrays) -> bytes:
-    """A value as bytes: its key and names, and the arrays in NumPy's form, which has checksums."""
+def packed(value: Arrays) -> bytes:
+    """A value as bytes: its names, and the arrays in NumPy's form, which has checksums."""
     content = io.BytesIO()
-    np.savez(content, np.array([key, *value]), *value.values(), allow_pickle=False)
+    np.savez(content, np.array([*value]), *value.values(), allow_pickle=False)
     return content.getvalue()
 
 
-def unpacked(key: str, content: bytes) -> Arrays | None:
-    """The arrays that `packed` made under this key; None for anything else: others may write there."""
+def unpacked(content: bytes) -> Arrays | None:
+    """The arrays that `packed` made; None for anything else: others may write there."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            own, *names = arrays["arr_0"].tolist()
-            value = {name: arrays[f"arr_{number}"] for number, name in enumerate(names, start=1)}
+            names = arrays["arr_0"].tolist()
+            return {name: arrays[f"arr_{number}"] for number, name in enumerate(names, start=1)}
     except Exception:  # zipfile, zlib and NumPy raise many kinds over broken files
         return None
-    return value if own == key else None
 
 
-def opened(folder: Path, counted: Callable[[bool], None]) -> Cache | None:
-    """The cache that the folder's `cache.json` describes; None where it is switched off."""
+def extend(server: Any, folder: Path) -> None:
+    """Put the cache that `cache.json` describes before what the replica of app.py computes."""
     about: dict[str, Any] = json.loads((folder / "cache.json").read_text(encoding="utf-8"))
     place = os.environ.get("CACHE_URL") or about["place"]
     if place == "off":
-        return None
+        return
     limits = about["ttl_s"], about["most_bytes"]
     store = Memory(*limits) if place == "memory" else Redis(place, *limits)
-    return Cache(about["model"], store, counted)
+    hits = server.metrics.of(Counter, "cache_hits", "Requests that the cache answered")
+    misses = server.metrics.of(Counter, "cache_misses", "Requests that the cache did not know")
+    cache, compute = Cache(about["model"], store, hits, misses), server.outputs
+
+    async def outputs(request: Any, deadline: float) -> Arrays:
+        key = cache.key(*(part for pair in sorted(request.feed.items()) for part in pair))
+        return await cache.get(key, lambda: compute(request, deadline))
+
+    server.cache, server.outputs = cache, outputs

@@ -11,12 +11,12 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
 class Forms:
-    """Calls of a model; `make` compiles it for a batch size, or for any (None).
+    """Calls of a model; `make` compiles it for a batch size, or for any size (None).
 
     A batch goes to the smallest of the settings' `batch_sizes` that holds it, filled up with copies of
     its last row, which are cut off the outputs. With `any_size` there is also a form for any size
     (None), to which all others go: batches above the largest size, and those with fewer rows than
-    `padded_from` has for the next one. Without it, a batch above the largest size is computed in parts.
+    `padded_from` has for the next one.
     """
 
     def __init__(
@@ -29,25 +29,15 @@ class Forms:
         self._forms = {size: make(size) for size in self._sizes}
 
     def run(self, feed: Arrays) -> Arrays:
-        """The outputs by name."""
-        rows, largest = len(feed[self._first]), max(self._sizes, default=0)
-        if rows > largest and self._any is not None:
+        """The outputs by name. Raises ValueError for more rows than any form has."""
+        rows = len(feed[self._first])
+        size = min((size for size in self._sizes if size >= rows), default=None)
+        if self._any and (size is None or rows < self._padded_from.get(str(size), 1)):
             return self._any(feed)
-        if rows > largest:
-            parts = [
-                self.run({name: array[start : start + largest] for name, array in feed.items()})
-                for start in range(0, rows, largest)
-            ]
-            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        size = next(size for size in self._sizes if size >= rows)
+        if size is None:
+            raise ValueError(f"the model is compiled for batches of at most {max(self._sizes)} rows")
         if size == rows:
             return self._forms[size](feed)
-        if self._any is not None and rows < self._padded_from.get(str(size), 1):
-            return self._any(feed)
-        outputs = self._forms[size]({name: filled(array, size) for name, array in feed.items()})
+        copies = [1] * (rows - 1) + [size - rows + 1]
+        outputs = self._forms[size]({n: np.repeat(array, copies, axis=0) for n, array in feed.items()})
         return {name: array[:rows] for name, array in outputs.items()}
-
-
-def filled(array: np.ndarray, size: int) -> np.ndarray:
-    """The rows, and the last one repeated until there are `size`."""
-    return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])

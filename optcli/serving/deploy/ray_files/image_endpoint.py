@@ -7,10 +7,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import images
 import numpy as np
@@ -19,7 +18,6 @@ from oip import Arrays, InferRequest, Refused
 from starlette.requests import Request
 from starlette.responses import Response
 
-T = TypeVar("T")
 _KNOWN = "known_answers.sqlite"
 # A decoded photograph takes hundreds of megabytes at most: so many at once, whatever comes.
 _THREADS = min(4, len(os.sched_getaffinity(0)))
@@ -38,8 +36,7 @@ class ImageEndpoint:
         self._postprocess = postprocess.Postprocess.from_file(folder / postprocess.FILE)
         # Both files may have been edited: answers of others are none of ours.
         files = (folder / images.FILE, folder / postprocess.FILE)
-        self._settings = b"".join(file.read_bytes() for file in files)
-        self._known: Any = None
+        self._settings, self._known = b"".join(file.read_bytes() for file in files), None
         if server.cache is not None and (folder / _KNOWN).exists():
             import known_answers
 
@@ -64,7 +61,7 @@ class ImageEndpoint:
         digest = hashlib.sha256(body).digest()
         known: bytes | None = self._known and self._known.answer(digest)
         if known is not None:
-            cache.counted(True)
+            cache.hits.inc()
             return known
 
         async def compute() -> Arrays:
@@ -92,17 +89,20 @@ class ImageEndpoint:
             raise Refused(500, f"the outputs cannot be read: {error}") from error
         return json.dumps(result).encode()
 
-    async def _in_thread(
-        self, stage: str, deadline: float, call: Callable[..., T], *arguments: Any
-    ) -> T:
+    async def _in_thread(self, stage: str, deadline: float, call: Any, *arguments: Any) -> Any:
         """What a call gives, unless the deadline passes before it begins."""
         came = time.time()
 
-        def begin() -> T:
+        def begin() -> Any:
             if time.time() >= deadline:
                 raise Refused.late()
             return call(*arguments)
 
         result = await asyncio.get_running_loop().run_in_executor(self._threads, begin)
-        self._server.metrics.stage(stage, time.time() - came)
+        self._server.metrics.stage(stage=stage).observe(time.time() - came)
         return result
+
+
+def extend(server: Any, folder: Path) -> None:
+    """Let the replica of app.py answer images."""
+    server.posted[f"{server.protocol.path}/images"] = ImageEndpoint(folder, server).answer

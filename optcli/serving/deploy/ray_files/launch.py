@@ -2,14 +2,15 @@
 
     python launch.py --port 8000
 
-On a cluster, `serve deploy serve_config.yaml` does the same. SIGHUP reads serve_config.yaml again.
-Where the server does not come back by itself, this ends with exit code 1 and says what is gone.
+On a cluster, `serve deploy serve_config.yaml` does the same. Where the server does not come back by
+itself, this ends with exit code 1 and says what is gone.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -21,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,9 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
-# Code that never blocks needs no thread of its own. Ray's gRPC between proxy and replicas would be
-# faster than its actor calls, but carries no answer of more than 4 MiB.
-ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
-    # Ray gives its workers the niceness 15: whatever else runs on the machine would go before requests.
-    "RAY_worker_niceness": "0",
-    # Nobody else on this machine may talk to this Ray.
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),
-    "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])),
-}
+SETTINGS = [line for line in (HERE / "ray.env").read_text().splitlines() if line[:1] not in ("", "#")]
 # How often to look, how long the server may be away, and how often Ray is asked while it starts.
 LOOK_S, AWAY_S, ASK_S = 1.0, 45.0, 15.0
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # past the proxies of HTTP_PROXY
 RAY = (
     "ray start --head --block --disable-usage-stats --include-dashboard=false --num-gpus=0"
     " --include-log-monitor=false --min-worker-port=0 --max-worker-port=0"
@@ -65,21 +51,29 @@ class Server:
     """Ray and the application, as processes of this one."""
 
     def __init__(self, options: argparse.Namespace, scratch: Path) -> None:
-        self._options, self._scratch = options, scratch
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        self.address = f"{host}:{options.port}"
+        self.host, self.port, self._scratch = options.host, options.port, scratch
+        self._log = scratch / "ray.log"
         # Ports of Ray's own that several servers on one machine would share.
         with contextlib.ExitStack() as stack:
             free = [stack.enter_context(socket.create_server(("", 0))) for _ in range(4)]
             gcs, dashboard, agent, client = (each.getsockname()[1] for each in free)
         self._environment = {
+            **dict(line.split("=", 1) for line in SETTINGS),
             **os.environ,
-            **ENVIRONMENT,
+            "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            # Nobody else on this machine may talk to this Ray.
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_ADDRESS": f"127.0.0.1:{gcs}",
             "METRICS_FOLDER": str(scratch / "metrics"),
             "STOPPING_FILE": str(scratch / "stopping"),
         }
-        self._log = (scratch / "ray.log").open("a+")
+        # serve_config.yaml, with the address that was asked for.
+        content = yaml.safe_load((HERE / "serve_config.yaml").read_text())
+        content["http_options"].update(host=options.host, port=options.port)
+        if "grpc_options" in content and options.grpc_port:
+            content["grpc_options"]["port"] = options.grpc_port
+        (scratch / "serve_config.yaml").write_text(yaml.safe_dump(content))
         self.ray = self._run(
             *RAY.split(),
             f"--port={gcs}",
@@ -90,73 +84,55 @@ class Server:
             f"--object-store-memory={BUNDLE['object_store_bytes']}",
             f"--temp-dir={scratch}",
         )
-        self._serve: subprocess.Popen[bytes] | None = None
-
-    def deploy(self) -> None:
-        """Hand serve_config.yaml to Ray, with the address that was asked for."""
-        content = yaml.safe_load((HERE / "serve_config.yaml").read_text())
-        content["http_options"].update(host=self._options.host, port=self._options.port)
-        if "grpc_options" in content and self._options.grpc_port:
-            content["grpc_options"]["port"] = self._options.grpc_port
-        path = self._scratch / "serve_config.yaml"
-        path.write_text(yaml.safe_dump(content))
-        again = ["--non-blocking"] if self._serve else []
-        started = self._run("serve", "run", *again, str(path))
-        self._serve = self._serve or started
+        self._serve = self._run("serve", "run", str(scratch / "serve_config.yaml"))
 
     def answers(self) -> bool:
-        """Whether the server says that it is ready."""
-        ready = f"http://{self.address}/v2/health/ready"
-        with contextlib.suppress(OSError), DIRECT.open(ready, timeout=5) as answer:
-            return bool(answer.status == 200)
+        """Whether the server says that it is ready; asked directly, whatever HTTP_PROXY says."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=5)
+        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
         return False
 
     def state(self) -> str:
-        """What Ray says of the application, which may take a while."""
-        process = self._run(sys.executable, "-c", STATE, stdout=subprocess.PIPE)
-        try:
-            return process.communicate(timeout=15)[0].decode(errors="replace").strip()
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return "Ray's controller does not answer"
+        """What Ray says of the application, below what it said before; may take a while."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._run(sys.executable, "-c", STATE).wait(15)
+        return self.last_lines()
 
     def last_lines(self) -> str:
         """What Ray's commands said: which process is gone, or the last lines."""
-        self._log.seek(0)
-        lines = re.sub(r"\x1b\[\d+m", "", self._log.read()).splitlines()
+        lines = re.sub(r"\x1b\[\d+m", "", self._log.read_text(errors="replace")).splitlines()
         gone = [at for at, line in enumerate(lines) if "exited unexpectedly" in line]
-        return "\n".join(lines[gone[0] : gone[0] + 2] if gone else lines[-15:])
+        return "\n".join(lines[gone[0] : gone[0] + 2] if gone else lines[-25:])
 
     def stop(self, grace_s: float) -> None:
         """Say that it is not ready, answer requests for a while, and stop all; at once without Ray."""
         (self._scratch / "stopping").touch()
         time.sleep(grace_s)
-        for process, sent in ((self._serve, signal.SIGINT), (self.ray, signal.SIGTERM)):
-            if process is None:
-                continue
-            process.send_signal(sent if self.ray.poll() is None else signal.SIGKILL)
-            try:
-                process.wait(BUNDLE["deadline_ms"] / 1000 + 10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        # Ray's workers may outlive it for some seconds, with the port.
+        if self.ray.poll() is None:
+            self._serve.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._serve.wait(BUNDLE["deadline_ms"] / 1000 + 10)
+        # All processes of this Ray: its workers would outlive it for some seconds, with the port.
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if os.fsencode(self._scratch) in (folder / "environ").read_bytes():
                     os.kill(int(folder.name), signal.SIGKILL)
+        self.ray.wait()
 
-    def _run(self, command: str, *arguments: str, stdout: Any = None) -> subprocess.Popen[bytes]:
+    def _run(self, command: str, *arguments: str) -> subprocess.Popen[bytes]:
         # Beside this Python lie Ray's commands. A signal from the keyboard goes to this process alone.
-        program = shutil.which(command, path=os.path.dirname(sys.executable)) or command
-        return subprocess.Popen(
-            [program, *arguments],
-            cwd=HERE,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout or self._log,
-            stderr=self._log,
-            process_group=0,
-        )
+        with self._log.open("a") as log:
+            return subprocess.Popen(
+                [os.path.join(os.path.dirname(sys.executable), command), *arguments],
+                cwd=HERE,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
 
 
 def main() -> int:
@@ -177,7 +153,6 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     server, why = Server(options, scratch), "it failed"
     try:
-        server.deploy()
         why = watched(server, options.ready_timeout, came)
         print(why, flush=True)
         return 1 if why else 0
@@ -190,28 +165,21 @@ def watched(server: Server, ready_s: float, came: list[int]) -> str:
     """Look after the server until a signal comes, or why it cannot go on is known: gives that."""
     ready, asked_at = False, time.monotonic()
     until = asked_at + ready_s
-    while True:
+    while not came:
         time.sleep(LOOK_S)
-        if signal.SIGINT in came or signal.SIGTERM in came:
-            return ""
-        if signal.SIGHUP in came:
-            came.clear()
-            try:
-                server.deploy()
-            except (yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
-                print(f"serve_config.yaml cannot be read, all stays as it was: {error}", flush=True)
         if server.ray.poll() is not None:  # one of its processes is gone, which ends them all
             return f"Ray has ended: {server.last_lines()}"
         now = time.monotonic()
         if server.answers():
             until = now + AWAY_S
             if not ready:
-                print(f"ready: http://{server.address}", flush=True)
+                print(f"ready: http://{server.host}:{server.port}", flush=True)
             ready = True
         elif now > until or (not ready and now > asked_at + ASK_S):
-            asked_at, state = now, server.state()
-            if now > until or "DEPLOY_FAILED" in state:
-                return f"the server does not answer: {state}\n{server.last_lines()}"
+            asked_at, said = now, server.state()
+            if now > until or "DEPLOY_FAILED" in said:
+                return f"the server does not answer: {said}"
+    return ""
 
 
 if __name__ == "__main__":

@@ -5,20 +5,17 @@ https://github.com/open-inference/open-inference-protocol and Triton's extension
 
 from __future__ import annotations
 
-import asyncio
-import gzip
 import json
 import math
 import re
 import sys
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 HEADER = "inference-header-content-length"
@@ -33,9 +30,9 @@ _TAKEN = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}
 class Refused(Exception):  # noqa: N818
     """A request that is not answered with outputs: the HTTP status and one sentence that says why."""
 
-    def __init__(self, status: int, sentence: str, **headers: str) -> None:
+    def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
-        self.status, self.sentence, self.headers = status, sentence, headers
+        self.status, self.sentence = status, sentence
 
     @classmethod
     def late(cls) -> Refused:
@@ -44,9 +41,8 @@ class Refused(Exception):  # noqa: N818
 
     def response(self) -> Response:
         """As HTTP."""
-        # A client's text may hold half a character, which no UTF-8 can.
-        sentence = self.sentence.encode(errors="backslashreplace").decode()
-        return JSONResponse({"error": sentence}, self.status, self.headers)
+        content = json.dumps({"error": self.sentence})
+        return Response(content, self.status, media_type="application/json")
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,7 @@ class Protocol:
 
     def __init__(self, bundle: Mapping[str, Any]) -> None:
         self.name: str = bundle["model"]
+        self.path = f"/v2/models/{self.name}"
         self._inputs = {each["name"]: each for each in bundle["inputs"]}
         self._outputs = [each["name"] for each in bundle["outputs"]]
         self._batched = bundle["batched"]
@@ -180,8 +177,6 @@ class Protocol:
             if binary:
                 about["parameters"] = {"binary_data_size": array.nbytes}
                 binaries.append(array.tobytes())
-            elif array.dtype == np.float16:
-                raise Refused(400, f"JSON has no form for FP16: ask for {name!r} as binary tensor")
             else:
                 about["data"] = array.ravel().tolist()
             described.append(about)
@@ -198,57 +193,19 @@ class Protocol:
         return b"".join([header, *binaries]), headers
 
 
-def seconds_of(shorter_ms: str | None, most_s: float) -> float:
-    """Seconds that a request has: what x-deadline-ms asks for, `most_s` at most. Raises `Refused`."""
-    try:
-        seconds = most_s if shorter_ms is None else float(shorter_ms) / 1000
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        given = (shorter_ms or "")[:20]
-        raise Refused(400, f"x-deadline-ms wants milliseconds above 0, found {given!r}")
-    return min(seconds, most_s)
-
-
-async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytes:
-    """The body of a request. Raises `Refused` where it is too large, too slow or badly compressed."""
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding not in {"identity", "gzip", "deflate"}:
-        raise Refused(415, f"the body is compressed with {encoding[:20]!r}: send gzip or deflate")
-    large = Refused(413, f"the body is larger than {most_bytes} bytes")
-    if _size(request.headers.get("content-length", "0")) > most_bytes:
-        raise large
+async def body_of(request: Request, most_bytes: int) -> bytes:
+    """The body of a request as it comes. Raises `Refused` where it is too large, or compressed."""
+    if "content-encoding" in request.headers:
+        raise Refused(415, "this server takes no compressed bodies")
     body = bytearray()
     try:
-        async with asyncio.timeout(timeout_s):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > most_bytes:
-                    raise large
-    except TimeoutError as error:
-        raise Refused(408, f"the body did not arrive within {timeout_s:g} seconds") from error
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most_bytes:
+                raise Refused(413, f"the body is larger than {most_bytes} bytes")
     except ClientDisconnect as error:
         raise Refused(400, "the client disconnected before its whole request arrived") from error
-    if encoding == "identity":
-        return bytes(body)
-    reader = zlib.decompressobj(32 + zlib.MAX_WBITS)  # finds out which of the forms it is
-    try:
-        content = reader.decompress(body, most_bytes + 1)
-    except zlib.error as error:
-        raise Refused(400, f"the body is not what its content-encoding {encoding} says") from error
-    if len(content) > most_bytes:
-        raise large
-    if not reader.eof:
-        raise Refused(400, f"the body of the content-encoding {encoding} is cut off")
-    return content
-
-
-def encoded(content: bytes, accepted: str, headers: dict[str, str]) -> bytes:
-    """The body of an answer, compressed with gzip where the client asks for that alone."""
-    if accepted.strip() != "gzip":
-        return content
-    headers["content-encoding"] = "gzip"
-    return gzip.compress(content, 1)
+    return bytes(body)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

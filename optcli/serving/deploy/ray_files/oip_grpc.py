@@ -36,39 +36,30 @@ _FIELDS = {
 class Calls:
     """The calls of the protocol, for the deployment of app.py."""
 
-    protocol: Any
-    metrics: Any
-    pages: Any
+    async def ServerLive(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
+        return self._said("ServerLive", request, grpc_context, "/v2/health/live")
 
-    async def ServerLive(self, request: Any) -> Any:
-        return messages.ServerLiveResponse(live=True)
+    async def ServerReady(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
+        return self._said("ServerReady", request, grpc_context, "/v2/health/ready")
 
-    async def ServerReady(self, request: Any) -> Any:
-        return messages.ServerReadyResponse(ready=self.is_ready())
+    async def ServerMetadata(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
+        return self._said("ServerMetadata", request, grpc_context, "/v2")
+
+    async def RepositoryIndex(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
+        return self._said("RepositoryIndex", request, grpc_context, "/v2/repository/index", "models")
 
     async def ModelReady(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
-        return self._description(
-            grpc_context, request, {"ready": self.is_ready()}, messages.ModelReadyResponse
-        )
-
-    async def ServerMetadata(self, request: Any) -> Any:
-        return _message(self.pages["/v2"], messages.ServerMetadataResponse())
+        return self._said("ModelReady", request, grpc_context, f"{self.protocol.path}/ready")
 
     async def ModelMetadata(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
-        about = self.pages[f"/v2/models/{self.protocol.name}"]
-        return self._description(grpc_context, request, about, messages.ModelMetadataResponse)
+        return self._said("ModelMetadata", request, grpc_context, self.protocol.path)
 
     async def ModelConfig(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
-        about = {"config": self.pages[f"/v2/models/{self.protocol.name}/config"]}
-        return self._description(grpc_context, request, about, messages.ModelConfigResponse)
+        path = f"{self.protocol.path}/config"
+        return self._said("ModelConfig", request, grpc_context, path, "config")
 
-    async def ModelStatistics(self, request: Any) -> Any:
-        return _message(self.metrics.statistics(), messages.ModelStatisticsResponse())
-
-    async def RepositoryIndex(self, request: Any) -> Any:
-        return _message(
-            {"models": self.pages["/v2/repository/index"]}, messages.RepositoryIndexResponse()
-        )
+    async def ModelStatistics(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
+        return self._said("ModelStatistics", request, grpc_context, "/v2/models/stats")
 
     async def ModelInfer(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
         try:
@@ -77,12 +68,19 @@ class Calls:
         except Refused as refused:
             return _refused(grpc_context, refused, messages.ModelInferResponse())
 
-    def _description(self, context: RayServegRPCContext, request: Any, about: Any, kind: Any) -> Any:
+    def _said(self, call: str, request: Any, context: Any, path: str, key: str = "") -> Any:
+        """What the page of a path says, as a call's answer, where the request names no other model."""
+        answer = getattr(messages, f"{call}Response")()
         try:
-            self._require(request.name, request.version)
-            return _message(about, kind())
+            if name := getattr(request, "name", ""):
+                self._require(name, request.version)
+            if path not in self.pages:
+                raise Refused(404, f"this server has no page {path}")
+            content = self.pages[path]()
+            said = {key: content} if key else content
+            return json_format.ParseDict(said, answer, ignore_unknown_fields=True)
         except Refused as refused:
-            return _refused(context, refused, kind())
+            return _refused(context, refused, answer)
 
     def _require(self, name: str, version: str) -> None:
         if name != self.protocol.name or version not in {"", "1"}:
@@ -119,7 +117,3 @@ def _refused(context: RayServegRPCContext, refused: Refused, answer: Any) -> Any
     context.set_code(_CODES.get(refused.status, grpc.StatusCode.INTERNAL))
     context.set_details(refused.sentence)
     return answer
-
-
-def _message(content: dict[str, Any], empty: Any) -> Any:
-    return json_format.ParseDict(content, empty, ignore_unknown_fields=True)
