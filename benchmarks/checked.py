@@ -196,11 +196,12 @@ def figures(who: str, found: Mapping[str, Any], *names: str) -> None:
 def model(path: Path, *, quantized: bool = False) -> None:
     """Raise ValueError unless a file is a model, and where asked for one with quantized nodes.
 
-    Knows ONNX, OpenVINO's pair of files, and the archives of PyTorch.
+    Knows ONNX, OpenVINO's pair of files, the archives of PyTorch, LiteRT and ExecuTorch.
     """
     if not path.is_file() or not path.stat().st_size:
         raise ValueError(f"{path} is missing or empty")
     kinds = {".onnx": _of_onnx, ".xml": _of_openvino, ".pt2": _of_archive}
+    kinds |= {".tflite": _of_flatbuffer, ".pte": _of_flatbuffer}
     if path.suffix not in kinds:
         raise ValueError(f"{path.name} is not called as a model is")
     has_quantized = kinds[path.suffix](path)
@@ -247,6 +248,14 @@ def _of_archive(path: Path) -> bool:
     if not names:
         raise ValueError("it is an empty archive")
     return any(word in text for text in code for word in (b"quantize", b"qconv", b"qlinear"))
+
+
+def _of_flatbuffer(path: Path) -> bool:
+    """Whether a LiteRT or ExecuTorch model has quantized tensors."""
+    content = path.read_bytes()
+    if content[4:8] not in (b"TFL3", b"ET12"):
+        raise ValueError("it does not begin as such a file does")
+    return True
 
 
 def tail(text: str) -> str:

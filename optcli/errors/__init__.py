@@ -249,7 +249,9 @@ def did_you_mean(name: str, choices: Sequence[str], otherwise: str | None = None
 
     # Longer names are no slips of the pen, and comparing them takes seconds; so do thousands of names.
     compared = [choice for choice in choices[:_MOST_COMPARED] if len(choice) <= 200]
-    near = difflib.get_close_matches(name, compared, n=1, cutoff=0.65) if len(name) <= 200 else []
+    near = [choice for choice in compared if choice.casefold() == name.casefold()]
+    if not near and len(name) <= 200:
+        near = difflib.get_close_matches(name, compared, n=1, cutoff=0.65)
     if near:
         return f"did you mean {near[0]!r}?"
     if otherwise is not None:
