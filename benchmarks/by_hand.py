@@ -83,9 +83,12 @@ METHODS: dict[str, list[Any]] = {
     "aoti": ["aot_inductor"],
     "pt2e-aoti": ["quantize_pt2e", "aot_inductor"],
     "litert": ["to_litert"],
-    "litert-int8": ["to_litert", "quantize_litert"],
+    "litert-int8": ["to_litert", {"quantize_litert": {"samples": SAMPLES}}],
     "executorch": ["to_executorch"],
-    "executorch-int8": [{"quantize_pt2e": {"quantizer": "xnnpack"}}, "to_executorch"],
+    "executorch-int8": [
+        {"quantize_pt2e": {"quantizer": "xnnpack", "samples": SAMPLES}},
+        "to_executorch",
+    ],
 }
 
 
@@ -239,7 +242,9 @@ def by_hand(name: str, method: str, size: int, work: Path, shared: Path | None) 
     if not done.is_file():
         if _as_module(name, method):
             model = tune_networks.module(NETWORKS[name], shared, work)
-            peers.from_torch(method, model, np.load(work / "calibration.npy"), size, path)
+            rows = np.load(work / "calibration.npy")
+            spread = [index * len(rows) // SAMPLES for index in range(SAMPLES)]  # as ours are
+            peers.from_torch(method, model, rows[spread], size, path)
         elif method in peers.FROM_TORCH:
             peers.from_torch(method, network(name), images(name), size, path)
         else:
