@@ -234,9 +234,9 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
     return kinds
 
 
-# A file with the line and the function that ONNX Runtime writes in front of its words.
+# A file with the line, and the function, that ONNX Runtime and LiteRT write in front of their words.
 _IN_CPP = re.compile(
-    r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
+    r"(?:\b\w+)?/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*[\w>]\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
 )
 _LONGEST_REASON = 300
 _MOST_LISTED = 50
