@@ -201,7 +201,7 @@ def model(path: Path, *, quantized: bool = False) -> None:
     if not path.is_file() or not path.stat().st_size:
         raise ValueError(f"{path} is missing or empty")
     kinds = {".onnx": _of_onnx, ".xml": _of_openvino, ".pt2": _of_archive}
-    kinds |= {".tflite": _of_flatbuffer, ".pte": _of_flatbuffer}
+    kinds |= {".tflite": _of_litert, ".pte": _of_executorch}
     if path.suffix not in kinds:
         raise ValueError(f"{path.name} is not called as a model is")
     has_quantized = kinds[path.suffix](path)
@@ -250,12 +250,29 @@ def _of_archive(path: Path) -> bool:
     return any(word in text for text in code for word in (b"quantize", b"qconv", b"qlinear"))
 
 
-def _of_flatbuffer(path: Path) -> bool:
-    """Whether a LiteRT or ExecuTorch model has quantized tensors."""
-    content = path.read_bytes()
-    if content[4:8] not in (b"TFL3", b"ET12"):
-        raise ValueError("it does not begin as such a file does")
+def _of_litert(path: Path) -> bool:
+    from ai_edge_litert import schema_py_generated as schema
+
+    content = _marked(path, b"TFL3")
+    graphs = schema.ModelT.InitFromPackedBuf(bytearray(content), 0).subgraphs
+    return any(
+        each.quantization is not None and each.quantization.scale is not None
+        for graph in graphs
+        for each in graph.tensors
+    )
+
+
+def _of_executorch(path: Path) -> bool:
+    """True: XNNPACK's part of a program does not say it. Who quantizes looks at the graph before."""
+    _marked(path, b"ET12")
     return True
+
+
+def _marked(path: Path, mark: bytes) -> bytes:
+    content = path.read_bytes()
+    if content[4:8] != mark:
+        raise ValueError("it does not begin as such a file does")
+    return content
 
 
 def tail(text: str) -> str:

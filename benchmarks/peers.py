@@ -1,8 +1,9 @@
 """The same network by hand: as the libraries' own documentation makes, opens and calls it.
 
 Shared by `by_hand.py` and `tune_peers.py`. A method's name begins with `onnx`, that is ONNX Runtime,
-with `openvino`, or is made of a PyTorch module: one of `FROM_TORCH`. Each takes two threads. What makes a file raises
-ValueError where that is not there afterwards, or has no quantized nodes where INT8 was asked for.
+with `openvino`, or is made of a PyTorch module: one of `FROM_TORCH`. Each takes two threads. What makes
+a file raises ValueError where that is not there afterwards, or has no quantized nodes where INT8 was
+asked for.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ def _executorch(method: str, model: Any, rows: np.ndarray, x: Any, path: Path) -
             for batch in batches(rows, len(x)):
                 prepared(torch.from_numpy(batch.copy()))
             model = convert_pt2e(prepared)
+        if not any("quantize" in str(node.target) for node in model.graph.nodes):
+            raise ValueError("it has no quantized nodes, and INT8 was asked for")
     with torch.no_grad():
         program = torch.export.export(model, (x,))
     lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])

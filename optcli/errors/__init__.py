@@ -236,7 +236,8 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
 
 # A file with the line, and the function, that ONNX Runtime and LiteRT write in front of their words.
 _IN_CPP = re.compile(
-    r"(?:\b\w+)?/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*[\w>]\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
+    r"(?:\b\w+)?/\S+\.(?:cc|cpp|cu|h):\d+ "
+    r"(?:[^()]*[\w>]\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
 )
 _LONGEST_REASON = 300
 _MOST_LISTED = 50

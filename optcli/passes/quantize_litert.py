@@ -25,9 +25,10 @@ class QuantizeLitert(Pass):
     """Quantizes a LiteRT model after training, with AI Edge Quantizer.
 
     `static`: weights and activations, by calibration samples. `dynamic`: weights, and activations while
-    it runs. `weights`: weights alone, computed in floating point. `static` keeps divisions and what they
-    divide by in floating point, unless `operators` names what to quantize: small divisors would round to
-    zero.
+    it runs. `weights`: weights alone, computed in floating point.
+
+    `static` keeps divisions, and what they divide by, in floating point, unless `operators` is given:
+    small divisors would round to zero.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.LITERT,)

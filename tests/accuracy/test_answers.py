@@ -125,7 +125,7 @@ def bad_arrays(folder):
         ("unknown.npz", "1 of 10 answers are for no sample of the evaluation set: other"),
         ("alone.npz", "the file has ids and no output"),
         ("shapes.npz", "without an array `ids` each array is a sample's output: found [2] and [3]"),
-        ("no_ids.npz", "without an array `ids` each array is a sample's output: found [10, 3], not [3]"),
+        ("no_ids.npz", "each array is a sample's output: found [10, 3], not [3]"),
         ("cut.npz", "not an npz file"),
         ("answers.txt", "found the suffix '.txt'"),
         ("folder.npz", "cannot be read: found a folder"),

@@ -19,7 +19,9 @@ CHANNELS_LAST = "channels_last_inputs"
 
 _DELEGATE = "DELEGATE"
 # Operators whose values are some of those of their first input.
-_KEEP_VALUES = ("BROADCAST_TO", "EXPAND_DIMS", "RESHAPE", "SLICE", "SQUEEZE", "STRIDED_SLICE", "TRANSPOSE")
+_KEEP_VALUES = (
+    *("BROADCAST_TO", "EXPAND_DIMS", "RESHAPE", "SLICE", "SQUEEZE", "STRIDED_SLICE", "TRANSPOSE"),
+)
 # What a file says of itself, behind its first four bytes.
 _MARK = b"TFL3"
 
