@@ -445,7 +445,7 @@ def _network_rows(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
     made: dict[str, Any] = {}
     for group in filter(None, (others, edge)):
         try:
-            if _as_module(name, group[0]):
+            if _as_module(name, group[0]) and not (work / "calibration.npy").is_file():
                 _alone("prepare", {**common, "seed": 0, "most": SAMPLES})
             made |= _alone("ours", {**common, "methods": group})
         except NotDoneError as error:
