@@ -1,17 +1,25 @@
 """What optcli makes beside what a person makes with the same library by hand, in turns.
 
     .venv/bin/python benchmarks/by_hand.py --work FOLDER [--networks resnet50,vit_b_16] \
-        [--methods onnx,openvino-int8] [--shared FOLDER] [--rounds 30]
+        [--methods onnx,openvino-int8] [--shared FOLDER] [--rounds 30] [--counts 1000]
 
 For each network, method and batch size 1 and 8. Ours is what `optcli build` makes of a recipe with a
 batch of 1 to 8, opened as the build opens it. By hand is the library's own documented way with a batch
 that is fixed, its defaults, and two threads on both sides. Both lie in one process and take turns in
-rounds of about 30 ms. The figure is the median over the rounds of (time by hand / our time): below 1 it
-is ours that is slower. Networks have random weights, batch norms averaged over random images.
-`--shared` holds `models/` with trained ones. What is made stays in `--work`.
+rounds of about 30 ms. The figure is the median over the rounds of (time by hand / our time), with the
+middle half of the rounds and an interval of 95 % of the median: below 1 it is ours that is slower.
+Networks have random weights, batch norms averaged over random images. `--shared` holds `models/` with
+trained ones. What is made stays in `--work`.
+
+`litert` and `executorch` have a batch of 1, and take `digits`, `resnet20_cifar10`,
+`mobilenet_v3_small_fashion`, `vit_tiny_fashion` and `yolox_nano` as PyTorch modules. With `--counts`
+nothing is timed: at most so many evaluation samples go through our file by `optcli build`, through the
+same file in a plain loop over the runtime, and through the file that was made by hand. The first two
+must give the same counts (a detector: the same mAP).
 
 Prints a table, and writes benchmarks/results/by_hand.json. A row of which either side failed has no
-times; it has the end of what that printed. Ends with 1 where a ratio is under 0.95 or a row failed.
+times; it has the end of what that printed. Ends with 1 where a ratio is under 0.95, counts differ or a
+row failed.
 """
 
 from __future__ import annotations
@@ -29,8 +37,11 @@ from typing import Any
 import checked
 import numpy as np
 import peers
+import tune_networks
+import tune_worker
 from checked import NotDoneError
-from peers import THREADS
+from peers import EDGE, THREADS
+from tune_networks import NETWORKS
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "by_hand.json"
@@ -39,12 +50,15 @@ SAMPLES = 32
 LEAST = 0.95
 _FIGURES = ("ours_ms", "by_hand_ms", "ratio", "middle")
 _WHO = {"ours": "optcli", "by_hand": "the library by hand", "compare": "the comparison"}
+_WHO |= {"prepare": "the samples", "counts": "the counts"}
 _LIGHT = ("resnet50", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny", "vit_b_16")
 _MORE = (
     *("regnet_y_400mf", "shufflenet_v2_x1_0", "densenet121", "swin_t", "mobilenet_v3_small"),
     *("squeezenet1_1", "googlenet"),
 )
-_FILES = {"yolox_nano": 416, "mobilenet_v3_small_fashion": 64, "vit_tiny_fashion": 32}
+_FILES = ("yolox_nano", "mobilenet_v3_small_fashion", "vit_tiny_fashion")
+# Trained networks that phones' formats are made of, as modules.
+_MODULES = (*_FILES, "digits", "resnet20_cifar10")
 # Files whose batch is fixed at 1.
 _ONE = ("yolox_nano",)
 # Passes by method, and the model that the person starts from.
@@ -68,6 +82,13 @@ METHODS: dict[str, list[Any]] = {
     "compile": ["torch_compile"],
     "aoti": ["aot_inductor"],
     "pt2e-aoti": ["quantize_pt2e", "aot_inductor"],
+    "litert": ["to_litert"],
+    "litert-int8": ["to_litert", {"quantize_litert": {"samples": SAMPLES}}],
+    "executorch": ["to_executorch"],
+    "executorch-int8": [
+        {"quantize_pt2e": {"quantizer": "xnnpack", "samples": SAMPLES}},
+        "to_executorch",
+    ],
 }
 
 
@@ -89,14 +110,15 @@ def network(name: str) -> Any:
     return model.eval()
 
 
-def _sizes(name: str) -> tuple[int, ...]:
-    return BATCH_SIZES[:1] if name in _ONE else BATCH_SIZES
+def _sizes(name: str, method: str) -> tuple[int, ...]:
+    return BATCH_SIZES[:1] if name in _ONE or method in EDGE else BATCH_SIZES
 
 
 def images(name: str) -> np.ndarray:
     """Random samples of the network's size, for calibration and for the calls."""
-    size = _FILES.get(name, 224)
-    return np.random.default_rng(1).standard_normal((SAMPLES, 3, size, size)).astype(np.float32)
+    known = NETWORKS.get(name)
+    shape = (known.channels, known.side, known.side) if known else (3, 224, 224)
+    return np.random.default_rng(1).standard_normal((SAMPLES, *shape)).astype(np.float32)
 
 
 def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> dict[str, Any]:
@@ -107,27 +129,7 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
     from optcli.store import Store
     from optcli.workers import messages
 
-    np.savez(work / "samples.npz", **{_input(name, shared): images(name)})  # type: ignore[arg-type]
-    variants = {
-        method: {"passes": _passes(name, method), "required": False, **_runner(method)}
-        for method in methods
-    }
-    recipe = {
-        "version": 1,
-        "name": "by-hand",
-        "model": _model(name, work, shared),
-        "inputs": [
-            {
-                "name": _input(name, shared),
-                "shape": [1 if name in _ONE else "batch", 3, *images(name).shape[2:]],
-                **({} if name in _ONE else {"batch": {"min": 1, "opt": 8, "max": 8}}),
-            }
-        ],
-        "data": {"calibration": {"source": "npz:samples.npz"}},
-        "latency": {"batch_sizes": list(_sizes(name)), "threads": THREADS},
-        "variants": {"start": [], **variants},
-    }
-    (work / "recipe.yaml").write_text(json.dumps(recipe, indent=1))
+    (work / "recipe.yaml").write_text(json.dumps(_recipe(name, methods, work, shared), indent=1))
     store = Store(work / "store")
     made = make(
         planned(work / "recipe.yaml", store, (), ()), store, Silent(), BuildSettings(), Phases()
@@ -148,6 +150,56 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
             "inputs": [spec.model_dump(mode="json") for spec in made.plan.recipe.inputs],
         }
     return found
+
+
+def _recipe(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> dict[str, Any]:
+    variants = {
+        method: {"passes": _passes(name, method), "required": False, **_runner(method)}
+        for method in methods
+    }
+    if _as_module(name, methods[0]):
+        network = NETWORKS[name]
+        return {
+            **tune_networks.recipe(network, shared, work, 0),
+            "model": _module(name, work, shared),
+            "inputs": [{"name": network.input, "shape": [1, *images(name).shape[1:]]}],
+            "latency": {"batch_sizes": [1], "threads": THREADS},
+            "variants": {"start": [], **variants},
+        }
+    np.savez(work / "samples.npz", **{_input(name, shared): images(name)})  # type: ignore[arg-type]
+    return {
+        "version": 1,
+        "name": "by-hand",
+        "model": _model(name, work, shared),
+        "inputs": [
+            {
+                "name": _input(name, shared),
+                "shape": [1 if name in _ONE else "batch", 3, *images(name).shape[2:]],
+                **({} if name in _ONE else {"batch": {"min": 1, "opt": 8, "max": 8}}),
+            }
+        ],
+        "data": {"calibration": {"source": "npz:samples.npz"}},
+        "latency": {"batch_sizes": list(_sizes(name, methods[0])), "threads": THREADS},
+        "variants": {"start": [], **variants},
+    }
+
+
+def _as_module(name: str, method: str) -> bool:
+    return name in _MODULES and method in EDGE
+
+
+def _module(name: str, work: Path, shared: Path | None) -> dict[str, Any]:
+    """A trained network as a recipe's model in PyTorch."""
+    network = NETWORKS[name]
+    if network.family != "coco":
+        return dict(tune_networks.recipe(network, shared, work, 0)["model"])
+    import safetensors.torch
+
+    path = work / "weights.safetensors"
+    state = tune_networks.module(network, shared, work).state_dict()
+    safetensors.torch.save_file(state, str(path))
+    source = f"python:{ROOT / 'benchmarks' / 'yolox.py'}:YoloxNano"
+    return {"source": source, "weights": str(path)}
 
 
 def _passes(name: str, method: str) -> list[Any]:
@@ -188,7 +240,12 @@ def by_hand(name: str, method: str, size: int, work: Path, shared: Path | None) 
     path = out / peers.file_of(method)
     done = out / "done"
     if not done.is_file():
-        if method in peers.FROM_TORCH:
+        if _as_module(name, method):
+            model = tune_networks.module(NETWORKS[name], shared, work)
+            rows = np.load(work / "calibration.npy")
+            spread = [index * len(rows) // SAMPLES for index in range(SAMPLES)]  # as ours are
+            peers.from_torch(method, model, rows[spread], size, path)
+        elif method in peers.FROM_TORCH:
             peers.from_torch(method, network(name), images(name), size, path)
         else:
             _onnx_by_hand(name, method, size, path, shared)
@@ -238,8 +295,54 @@ def compare(payload: dict[str, Any]) -> dict[str, Any]:
         "by_hand_ms": 1e3 * median(times[1]),
         "ratio": ratio,
         "middle": [low, high],
+        "interval": peers.interval(ratios),
         "shapes": shapes,
     }
+
+
+def counts(payload: dict[str, Any]) -> list[dict[str, Any]]:
+    """How many evaluation samples are right, by method: of our file twice, and of that by hand.
+
+    A detector has its mAP in place of the count.
+    """
+    import optcli
+
+    name, work, methods = payload["name"], Path(payload["work"]), payload["methods"]
+    shared = Path(payload["shared"]) if payload["shared"] else None
+    recipe = _recipe(name, methods, work, shared) | {"latency": {"mode": "off"}}
+    (work / "recipe.yaml").write_text(json.dumps(recipe, indent=1))
+    artifacts = work / "artifacts"
+    report = optcli.build(work / "recipe.yaml", store=work / "store", artifacts=artifacts)
+    inputs = np.load(work / "evaluation.npy")
+    about = {"network": name, "work": str(work), "shared": payload["shared"], "seed": 0}
+
+    def right(method: str, path: Path) -> float:
+        call = peers.opened(method, path)
+        outputs = np.concatenate([np.array(call(inputs[i : i + 1])) for i in range(len(inputs))])
+        if NETWORKS[name].metric == "map":
+            return tune_worker.mean_precision(about, "evaluation", outputs)
+        return int((outputs.argmax(1) == np.load(work / "evaluation-targets.npy")).sum())
+
+    rows = []
+    for method in methods:
+        row = {"network": name, "method": method, "samples": len(inputs)}
+        rows.append(row)
+        try:
+            found, start = report.variants[method], report.variants["start"]
+            if found.accuracy is None or start.accuracy is None:
+                raise NotDoneError("optcli", f"judged none: {found.reason or start.reason}")
+            row |= {"float": _count(start.accuracy, name), "optcli": _count(found.accuracy, name)}
+            (ours_file,) = (artifacts / report.recipe.name / method).glob("model.*")
+            row["same_file"] = right(method, ours_file)
+            row["by_hand"] = right(method, by_hand(name, method, 1, work, shared))
+        except NotDoneError as error:
+            row["failed"] = str(error).replace(str(work), "FOLDER")
+    return rows
+
+
+def _count(accuracy: Any, name: str) -> float:
+    value = float(accuracy.value)
+    return value if NETWORKS[name].metric == "map" else round(value * accuracy.samples)
 
 
 def _alone(what: str, payload: dict[str, Any]) -> Any:
@@ -258,7 +361,12 @@ def _alone(what: str, payload: dict[str, Any]) -> Any:
 def _do(what: str) -> None:
     payload = json.load(sys.stdin)
     shared = Path(payload["shared"]) if payload.get("shared") else None
-    if what == "ours":
+    found: Any
+    if what == "prepare":
+        found = tune_worker.prepare({**payload, "network": payload["name"]})
+    elif what == "counts":
+        found = counts(payload)
+    elif what == "ours":
         found = ours(payload["name"], payload["methods"], Path(payload["work"]), shared)
     elif what == "by_hand":
         at = Path(payload["work"])
@@ -278,6 +386,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--shared", type=Path)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--counts", type=int, help="of this many samples, and no times")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.do:
@@ -286,33 +395,64 @@ def main() -> None:
     chosen = f"--networks {given.networks} --methods {given.methods} --rounds {given.rounds}"
     shared = " --shared FOLDER" if given.shared else ""
     command = f"python benchmarks/by_hand.py --work FOLDER{shared} {chosen}"
+    if given.counts:
+        command = command.replace(f"--rounds {given.rounds}", f"--counts {given.counts}")
     rows: list[dict[str, Any]] = []
     for name in given.networks.split(","):
-        of_network = _network_rows(name, given)
-        _write(given.results, command, of_network)
+        of_network = _count_rows(name, given) if given.counts else _network_rows(name, given)
+        _write(given.results, command, of_network, "counts" if given.counts else "rows")
         rows += of_network
+    if given.counts:
+        wrong = [row for row in rows if "failed" in row or row["optcli"] != row["same_file"]]
+        print(f"{len(wrong)} of {len(rows)} differ or failed")
+        sys.exit(1 if wrong else 0)
     slow = [row for row in rows if row["ratio"] is not None and row["ratio"] < LEAST]
     failed = [row for row in rows if "failed" in row]
     print(f"{len(slow)} of {len(rows)} under {LEAST}, {len(failed)} failed")
     sys.exit(1 if slow or failed else 0)
 
 
-def _network_rows(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+def _count_rows(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    methods = [each for each in given.methods.split(",") if _as_module(name, each)]
+    common = _common(name, given)
+    try:
+        _alone("prepare", {**common, "seed": 0, "most": given.counts})
+        rows: list[dict[str, Any]] = _alone("counts", {**common, "methods": methods})
+    except NotDoneError as error:
+        rows = [{"network": name, "method": each, "failed": str(error)} for each in methods]
+    for row in rows:
+        print(" ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    return rows
+
+
+def _common(name: str, given: argparse.Namespace) -> dict[str, Any]:
     work = given.work.absolute() / name
     work.mkdir(parents=True, exist_ok=True)
-    methods = [
+    shared = str(given.shared.absolute()) if given.shared else ""
+    return {"name": name, "work": str(work), "shared": shared}
+
+
+def _network_rows(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    common = _common(name, given)
+    work = Path(common["work"])
+    methods = given.methods.split(",")
+    edge = [each for each in methods if each in EDGE]
+    others = [
         each
-        for each in given.methods.split(",")
-        if name not in _FILES or METHODS[each][0] == "export_onnx"
+        for each in methods
+        if each not in EDGE and (name not in _FILES or METHODS[each][0] == "export_onnx")
     ]
-    common = {"name": name, "work": str(work), "shared": str(given.shared or "")}
-    try:
-        made = _alone("ours", {**common, "methods": methods})
-    except NotDoneError as error:
-        made = {method: {"failed": str(error)} for method in methods}
+    made: dict[str, Any] = {}
+    for group in filter(None, (others, edge)):
+        try:
+            if _as_module(name, group[0]) and not (work / "calibration.npy").is_file():
+                _alone("prepare", {**common, "seed": 0, "most": SAMPLES})
+            made |= _alone("ours", {**common, "methods": group})
+        except NotDoneError as error:
+            made |= {method: {"failed": str(error)} for method in group}
     rows = []
-    for method in methods:
-        for size in _sizes(name):
+    for method in (*others, *edge):
+        for size in _sizes(name, method):
             row: dict[str, Any] = {"network": name, "method": method, "batch_size": size}
             try:
                 if "failed" in made[method]:
@@ -333,26 +473,25 @@ def _line(row: dict[str, Any]) -> str:
     what = f"{row['network']:28} {row['method']:14} {row['batch_size']:2}"
     if "failed" in row:
         return f"{what}  FAILED: {row['failed']}"
-    low, high = row["middle"]
+    low, high = row["interval"]
     times = f"ours {row['ours_ms']:8.3f} ms, by hand {row['by_hand_ms']:8.3f} ms"
     return f"{what}  {times}: {row['ratio']:.2f} [{low:.2f}, {high:.2f}] {row['shapes'] or ''}"
 
 
-def _write(path: Path, command: str, rows: list[dict[str, Any]]) -> None:
+def _write(path: Path, command: str, rows: list[dict[str, Any]], under: str) -> None:
     """Keep the rows, in place of older ones of the same network, method and batch size."""
     from optcli import environment
 
     def place(row: dict[str, Any]) -> str:
-        return f"{row['network']} {row['method']} {row['batch_size']}"
+        return f"{row['network']} {row['method']} {row.get('batch_size')}"
 
-    known = json.loads(path.read_text())["rows"] if path.is_file() else []
-    versions = environment.describe(["torch", "onnxruntime", "openvino", "nncf", "torchao"])
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    libraries = ("torch", "onnxruntime", "openvino", "nncf", "torchao", "executorch", "ai_edge_litert")
     rows = [{**row, "command": command, "when": time.strftime("%Y-%m-%d")} for row in rows]
-    found = {place(row): row for row in (*known, *rows)}
+    found = {place(row): row for row in (*known.get(under, ()), *rows)}
+    known |= {"environment": environment.describe(libraries), under: list(found.values())}
     path.parent.mkdir(exist_ok=True)
-    path.write_text(
-        json.dumps({"environment": versions, "rows": list(found.values())}, indent=1) + "\n"
-    )
+    path.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -196,11 +196,12 @@ def figures(who: str, found: Mapping[str, Any], *names: str) -> None:
 def model(path: Path, *, quantized: bool = False) -> None:
     """Raise ValueError unless a file is a model, and where asked for one with quantized nodes.
 
-    Knows ONNX, OpenVINO's pair of files, and the archives of PyTorch.
+    Knows ONNX, OpenVINO's pair of files, the archives of PyTorch, LiteRT and ExecuTorch.
     """
     if not path.is_file() or not path.stat().st_size:
         raise ValueError(f"{path} is missing or empty")
     kinds = {".onnx": _of_onnx, ".xml": _of_openvino, ".pt2": _of_archive}
+    kinds |= {".tflite": _of_litert, ".pte": _of_executorch}
     if path.suffix not in kinds:
         raise ValueError(f"{path.name} is not called as a model is")
     has_quantized = kinds[path.suffix](path)
@@ -247,6 +248,31 @@ def _of_archive(path: Path) -> bool:
     if not names:
         raise ValueError("it is an empty archive")
     return any(word in text for text in code for word in (b"quantize", b"qconv", b"qlinear"))
+
+
+def _of_litert(path: Path) -> bool:
+    from ai_edge_litert import schema_py_generated as schema
+
+    content = _marked(path, b"TFL3")
+    graphs = schema.ModelT.InitFromPackedBuf(bytearray(content), 0).subgraphs
+    return any(
+        each.quantization is not None and each.quantization.scale is not None
+        for graph in graphs
+        for each in graph.tensors
+    )
+
+
+def _of_executorch(path: Path) -> bool:
+    """True: XNNPACK's part of a program does not say it. Who quantizes looks at the graph before."""
+    _marked(path, b"ET12")
+    return True
+
+
+def _marked(path: Path, mark: bytes) -> bytes:
+    content = path.read_bytes()
+    if content[4:8] != mark:
+        raise ValueError("it does not begin as such a file does")
+    return content
 
 
 def tail(text: str) -> str:

@@ -1,8 +1,9 @@
 """The same network by hand: as the libraries' own documentation makes, opens and calls it.
 
-Shared by `by_hand.py` and `tune_peers.py`. A method's name begins with `onnx`, that is ONNX Runtime, or
-with `openvino`, or is PyTorch's: one of `FROM_TORCH`. Each takes two threads. What makes a file raises
-ValueError where that is not there afterwards, or has no quantized nodes where INT8 was asked for.
+Shared by `by_hand.py` and `tune_peers.py`. A method's name begins with `onnx`, that is ONNX Runtime,
+with `openvino`, or is made of a PyTorch module: one of `FROM_TORCH`. Each takes two threads. What makes
+a file raises ValueError where that is not there afterwards, or has no quantized nodes where INT8 was
+asked for.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import numpy as np
 
 THREADS = 2
 ROUND_S = 0.03
-FROM_TORCH = ("torchscript", "compile", "aoti", "pt2e-aoti")
-FILES = {"openvino": "model.xml", "onnx": "model.onnx"}
+EDGE = ("litert", "litert-int8", "executorch", "executorch-int8")
+FROM_TORCH = ("torchscript", "compile", "aoti", "pt2e-aoti", *EDGE)
+FILES = {"openvino": "model.xml", "onnx": "model.onnx", "litert": "model.tflite"}
+FILES |= {"executorch": "model.pte"}
 
 
 def file_of(method: str) -> str:
@@ -54,6 +57,12 @@ def _from_torch(method: str, model: Any, rows: np.ndarray, size: int, path: Path
         torch.save(model, path)
         return
     x = torch.from_numpy(rows[:size].copy())
+    if method.startswith("litert"):
+        _litert(method, model, rows, x, path)
+        return
+    if method.startswith("executorch"):
+        _executorch(method, model, rows, x, path)
+        return
     if method == "torchscript":
         with torch.no_grad():
             torch.jit.freeze(torch.jit.trace(model, x)).save(str(path))
@@ -74,6 +83,45 @@ def _from_torch(method: str, model: Any, rows: np.ndarray, size: int, path: Path
         torch._inductor.aoti_compile_and_package(
             program, package_path=str(path), inductor_configs={"freezing": True}
         )
+
+
+def _litert(method: str, model: Any, rows: np.ndarray, x: Any, path: Path) -> None:
+    import litert_torch
+
+    litert_torch.convert(model, (x,)).export(str(path))
+    if method == "litert-int8":
+        from ai_edge_quantizer import quantizer, recipe
+
+        made = quantizer.Quantizer(str(path), recipe.static_wi8_ai8())
+        ((key, names),) = _interpreter(path).get_signature_list().items()
+        feeds = [{names["inputs"][0]: batch} for batch in batches(rows, len(x))]
+        ranges = made.calibrate({key: feeds})
+        path.unlink()
+        made.quantize(ranges).export_model(str(path))
+
+
+def _executorch(method: str, model: Any, rows: np.ndarray, x: Any, path: Path) -> None:
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    if method == "executorch-int8":
+        from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
+        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+        configured = xnnpack.XNNPACKQuantizer()
+        configured.set_global(xnnpack.get_symmetric_quantization_config(is_per_channel=True))
+        with torch.no_grad():
+            prepared = prepare_pt2e(torch.export.export(model, (x,), strict=True).module(), configured)
+            for batch in batches(rows, len(x)):
+                prepared(torch.from_numpy(batch.copy()))
+            model = convert_pt2e(prepared)
+        if not any("quantize" in str(node.target) for node in model.graph.nodes):
+            raise ValueError("it has no quantized nodes, and INT8 was asked for")
+    with torch.no_grad():
+        program = torch.export.export(model, (x,))
+    lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    path.write_bytes(lowered.to_executorch().buffer)
 
 
 def export(model: Any, x: np.ndarray, path: Path, *, dynamic: bool = False) -> None:
@@ -182,8 +230,17 @@ def opened(
             settings["INFERENCE_PRECISION_HINT"] = precision
         compiled = openvino.compile_model(str(path), "CPU", settings)
         return lambda x: compiled([x])[0]
+    if method.startswith("litert"):
+        return _of_interpreter(_interpreter(path))
     import torch
 
+    if method.startswith("executorch"):
+        from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool
+        from executorch.runtime import Runtime
+
+        _unsafe_reset_threadpool(THREADS)
+        loaded = Runtime.get().load_program(path).load_method("forward")
+        return lambda x: loaded.execute([torch.from_numpy(x)])[0].numpy()
     if method == "pt2e-aoti":
         import torchao.quantization.pt2e  # noqa: F401
     torch.set_num_threads(THREADS)
@@ -191,6 +248,28 @@ def opened(
         return of_module(torch.compile(torch.load(path, weights_only=False)))
     load: Any = torch.jit.load if method == "torchscript" else torch._inductor.aoti_load_package
     return of_module(load(str(path)))
+
+
+def _interpreter(path: Path) -> Any:
+    from ai_edge_litert.interpreter import Interpreter
+
+    return Interpreter(str(path), num_threads=THREADS)
+
+
+def _of_interpreter(interpreter: Any) -> Callable[[np.ndarray], np.ndarray]:
+    interpreter.allocate_tensors()
+    taken, given = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
+    (scale, zero), (out_scale, out_zero) = taken["quantization"], given["quantization"]
+
+    def call(x: np.ndarray) -> np.ndarray:
+        if scale:
+            x = np.clip(np.round(x / np.float32(scale)) + zero, -128, 127).astype(taken["dtype"])
+        interpreter.set_tensor(taken["index"], x)
+        interpreter.invoke()
+        y = interpreter.get_tensor(given["index"])
+        return (y.astype(np.float32) - out_zero) * np.float32(out_scale) if out_scale else y
+
+    return call
 
 
 def of_module(model: Any) -> Callable[[np.ndarray], np.ndarray]:
@@ -232,3 +311,10 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     ordered = sorted(values)
     quarter = len(ordered) // 4
     return median(ordered), ordered[quarter], ordered[-1 - quarter]
+
+
+def interval(values: Sequence[float]) -> list[float]:
+    """What holds the median in 95 of 100 cases, by the ranks of the values."""
+    ordered = sorted(values)
+    rank = max(0, int(len(ordered) / 2 - 0.98 * len(ordered) ** 0.5))
+    return [ordered[rank], ordered[-1 - rank]]

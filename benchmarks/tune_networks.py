@@ -120,6 +120,12 @@ def module(network: Network, shared: Path | None, folder: Path) -> Any:
         model = _function(_cifar(folder), "Net")(**network.arguments)
     elif network.family == "digits":
         model = _function(ROOT / "recipes" / "quickstart" / "model.py", "DigitsNet")()
+    elif network.family == "coco":
+        import yolox
+
+        model = yolox.YoloxNano()
+        model.load_state_dict(yolox.weights(path))
+        return model.eval()
     else:
         model = getattr(torchvision.models, network.name)(weights=None)
     if path.suffix == ".safetensors":

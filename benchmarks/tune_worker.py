@@ -137,7 +137,7 @@ def judge(payload: dict[str, Any]) -> dict[str, Any]:
                 continue
             outputs = _outputs(call, np.load(path, mmap_mode="r"), payload["size"])
             if network.metric == "map":
-                found[part] = {"value": _mean_precision(payload, part, outputs), "right": None}
+                found[part] = {"value": mean_precision(payload, part, outputs), "right": None}
                 continue
             right = outputs.argmax(1) == np.load(work / f"{part}-targets.npy")
             found[part] = {"value": float(right.mean()), "right": right.astype(int).tolist()}
@@ -155,7 +155,7 @@ def _outputs(call: _Call, rows: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _mean_precision(payload: dict[str, Any], part: str, outputs: np.ndarray) -> float:
+def mean_precision(payload: dict[str, Any], part: str, outputs: np.ndarray) -> float:
     """COCO's mAP by optcli's decoding of YOLOX and its metric."""
     from optcli.accuracy import decoding, metrics
     from optcli.settings.accuracy import AccuracySettings

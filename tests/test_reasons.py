@@ -19,6 +19,9 @@ def test_positions_in_cpp_go_and_what_is_said_stays():
     at = "/a/b/loop.h:47 onnxruntime::Helper::Helper(const Shape&, bool) "
     assert first_line(ValueError(at + "sizes differ")) == "sizes differ"
     assert first_line(ValueError("/a/b.cc:9 sizes differ")) == "sizes differ"
+    assert first_line(ValueError("tflite/div.cc:9 it is 0. Node 1 (DIV) failed")) == (
+        "it is 0. Node 1 (DIV) failed"
+    )
     assert first_line(ValueError("model.cc:9 and (this) stay")) == "model.cc:9 and (this) stay"
 
 

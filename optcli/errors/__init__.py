@@ -234,9 +234,10 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
     return kinds
 
 
-# A file with the line and the function that ONNX Runtime writes in front of its words.
+# A file with the line, and the function, that ONNX Runtime and LiteRT write in front of their words.
 _IN_CPP = re.compile(
-    r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
+    r"(?:\b\w+)?/\S+\.(?:cc|cpp|cu|h):\d+ "
+    r"(?:[^()]*[\w>]\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
 )
 _LONGEST_REASON = 300
 _MOST_LISTED = 50
@@ -249,7 +250,9 @@ def did_you_mean(name: str, choices: Sequence[str], otherwise: str | None = None
 
     # Longer names are no slips of the pen, and comparing them takes seconds; so do thousands of names.
     compared = [choice for choice in choices[:_MOST_COMPARED] if len(choice) <= 200]
-    near = difflib.get_close_matches(name, compared, n=1, cutoff=0.65) if len(name) <= 200 else []
+    near = [choice for choice in compared if choice.casefold() == name.casefold()]
+    if not near and len(name) <= 200:
+        near = difflib.get_close_matches(name, compared, n=1, cutoff=0.65)
     if near:
         return f"did you mean {near[0]!r}?"
     if otherwise is not None:

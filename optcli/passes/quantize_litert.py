@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -25,6 +26,9 @@ class QuantizeLitert(Pass):
 
     `static`: weights and activations, by calibration samples. `dynamic`: weights, and activations while
     it runs. `weights`: weights alone, computed in floating point.
+
+    `static` keeps divisions, and what they divide by, in floating point, unless `operators` is given:
+    small divisors would round to zero.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.LITERT,)
@@ -104,6 +108,11 @@ class QuantizeLitert(Pass):
             else:
                 made.add_weight_only_config(".*", kind, self.weight_bits)
         in_floats = [(".*", names[each]) for each in self.ignored_operators]
+        if self.mode == "static" and not self.operators:
+            # A divisor that rounds to zero gives no number, and in integers ends the runtime.
+            divisors = litert_format.divisors(source.path / litert_format.FILE)
+            in_floats += [(f"(^|;){re.escape(name)}(;|$)", names["*"]) for name in divisors]
+            in_floats.append((".*", names["DIV"]))
         in_floats += [(pattern, names["*"]) for pattern in self.ignored_names]
         for pattern, kind in in_floats:
             made.update_quantization_recipe(pattern, kind, algorithm_key=AlgorithmName.NO_QUANTIZE)

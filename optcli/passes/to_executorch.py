@@ -49,6 +49,12 @@ class ToExecutorch(Pass):
         return Format.EXECUTORCH
 
     def run(self, source: Artifact, job: Job) -> Made:
+        if source.facts.get("quantizer", "xnnpack") != "xnnpack":
+            raise StepError(
+                f"the network is quantized for the {source.facts['quantizer']} kernels of Inductor, and"
+                " ExecuTorch has none of them",
+                hint="set `quantizer: xnnpack` in quantize_pt2e",
+            )
         if source.format == Format.EXPORTED:
             program = exported_format.open(source.path, trust=source.trusted)
         else:

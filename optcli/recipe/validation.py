@@ -171,9 +171,21 @@ def note(
             message = f"missing key {key!r}" + (f" in {owner}" if owner else "")
             problems.add(at.node.start, message, f"add {key}: ...", kind=kind)
         else:
-            message, hint = _message_and_hint([one for one, _ in group], at.node, path, where)
+            errors_here = [_with_examples(model, one) for one, _ in group]
+            message, hint = _message_and_hint(errors_here, at.node, path, where)
             hint = _as_mapping(model, error, at.node) or hint
             problems.add(at.node.place, message, hint, kind=kind)
+
+
+def _with_examples(model: type[BaseModel], error: Any) -> Any:
+    """An error of text that has not the wanted form: the field's examples show that form to people."""
+    *owner, name = error["loc"] or ("",)
+    fields = (one.model_fields.get(name) for one in models_at(model, owner))
+    examples = [str(each) for field in fields if field is not None for each in field.examples or ()]
+    if error["type"] != "string_pattern_mismatch" or not examples:
+        return error
+    wanted = f"text such as {', '.join(examples)}"
+    return {**error, "type": "literal_error", "ctx": {"expected": wanted, "choices": examples}}
 
 
 def _unknown(
@@ -229,7 +241,10 @@ def _advice(message: str) -> str:
 
 
 def _choices(error: Any) -> list[str]:
-    expected = str(error.get("ctx", {}).get("expected", ""))
+    context = error.get("ctx", {})
+    if "choices" in context:
+        return list(context["choices"])
+    expected = str(context.get("expected", ""))
     parts = expected.replace(" or ", ", ").split(",")
     return [part.strip("' ") for part in parts if part.strip("' ")]
 

@@ -127,6 +127,7 @@ class PytorchRunner(Runner):
     device: str = Field(
         AUTO,
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        examples=["auto", "cpu", "cuda", "cuda:1"],
         description="`cpu`, `cuda` or `cuda:N`; `auto`: what the artifact was compiled for, "
         "else the CPU",
     )

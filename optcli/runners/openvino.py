@@ -119,6 +119,7 @@ class OpenvinoRunner(Runner):
     device: str = Field(
         "CPU",
         pattern=rf"^({_DEVICE}|AUTO(:{_DEVICE}(,{_DEVICE})*)?)$",
+        examples=["CPU", "GPU", "GPU.1", "NPU", "AUTO", "AUTO:GPU,CPU"],
         description="`CPU`, `GPU`, `GPU.1`, `NPU`, or `AUTO:GPU,CPU`: the first that takes the model; "
         "`threads`, `streams` and `pin_threads` are for the CPU",
     )

@@ -13,6 +13,7 @@ from optcli.artifact import SCANNED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
 from optcli.models import sources
 from optcli.models.formats import model_files, torch_libraries
+from optcli.models.sources._file import FileSource
 from optcli.models.sources.hf import RANDOM
 from optcli.outputs import Guess, guess
 from optcli.scaffold import overriding
@@ -27,14 +28,6 @@ from optcli.workers import confinement, run
 
 _TIMEOUT_S = 600.0
 _ONE_IMAGE = "the batch is fixed at 1: an input of the model says the size of one image"
-_FILES = (
-    "executorch",
-    "exported",
-    "litert",
-    "onnx",
-    "openvino",
-    "torchscript",
-)  # sources that are one file
 
 
 class Draft(Settings):
@@ -81,8 +74,9 @@ def draft(
         own = (
             None if torch_libraries.weights_of(torch_libraries.snapshot(target, Path.cwd())) else RANDOM
         )
+    is_path = _is_file(named) or named in ("hf", "python")
     model = DraftModel(
-        f"{named}:{_relative(target, folder) if named in (*_FILES, 'hf', 'python') else target}",
+        f"{named}:{_relative(target, folder) if is_path else target}",
         own,
         overriding.arguments_of(values),
     )
@@ -117,7 +111,7 @@ def draft(
     preparing = prepared(specs, outputs, looked.prepare, own_weights=own_weights)
     variants = offered(source.format, attention=looked.attention, calibrated=images is not None)
     name = safe_name(
-        Path(target).stem if kind in _FILES else Path(target).name if kind == "hf" else target
+        Path(target).stem if _is_file(kind) else Path(target).name if kind == "hf" else target
     )
     text = written(name, model, specs, outputs, preparing, images, variants)
     return Draft(
@@ -150,13 +144,13 @@ def _looked(
             Looked,
             timeout_s=_TIMEOUT_S,
             confined=confined,
-            reads=Path(source.target) if kind in _FILES else f"{kind}:{source.target}",
+            reads=Path(source.target) if _is_file(kind) else f"{kind}:{source.target}",
         )
 
     own_arguments = dict(source.arguments)
     classes = images.classes if images is not None and images.kind != "boxes" else None
     resized_arguments = {**own_arguments, "num_classes": classes}
-    if kind in (*_FILES, "hf") or classes is None or "num_classes" in own_arguments:
+    if _is_file(kind) or kind == "hf" or classes is None or "num_classes" in own_arguments:
         return look(own_arguments), own_arguments
     try:
         looked = look(own_arguments)
@@ -199,6 +193,11 @@ def _notes(
     set_here = any(key.startswith("data.") and ".prepare" in key for key in values)
     if preparing.guess and not set_here:
         yield f"`prepare:` is a guess, check it: {preparing.guess}"
+
+
+def _is_file(kind: str) -> bool:
+    """Whether sources of a kind are one file."""
+    return issubclass(sources.find(kind), FileSource)
 
 
 def _named(what: str) -> tuple[str, str]:

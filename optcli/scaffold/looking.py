@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 import shutil
@@ -20,15 +21,13 @@ from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torchscript as script_format
 from optcli.models.onnx_graphs.protobuf import element_name, inferred
 from optcli.models.sources import Source, SourceFacts
+from optcli.models.sources._file import FileSource
 from optcli.models.sources._network import OutputsOfBatchError
 from optcli.models.sources.hf import RANDOM
 from optcli.outputs import Probe, decoding_options_of, probe_of
 from optcli.scaffold import shapes
-from optcli.scaffold.inspection import executorch as executorch_inspection
 from optcli.scaffold.inspection import exported as exported_inspection
-from optcli.scaffold.inspection import litert as litert_inspection
 from optcli.scaffold.inspection import onnx as onnx_inspection
-from optcli.scaffold.inspection import openvino as openvino_inspection
 from optcli.scaffold.inspection import torch as torch_inspection
 from optcli.scaffold.inspection import torchscript as script_inspection
 from optcli.scaffold.inspection.findings import Tensor
@@ -47,13 +46,6 @@ class SourceLookRequest:
     kind: str
     source: dict[str, Any]
     inputs: tuple[TensorSpec, ...]
-
-
-_FINISHED = {
-    "executorch": executorch_inspection.look,
-    "litert": litert_inspection.look,
-    "openvino": openvino_inspection.look,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +76,15 @@ def look(request: SourceLookRequest, channel: Channel) -> Looked:
         return _file(kind, source, declared)
     if kind == "torchscript":
         return _script(source, declared)
-    if kind in _FINISHED:
-        return _finished(kind, source, declared)
+    if isinstance(source, FileSource):
+        return _finished(source, declared)
     return _network(kind, source, declared)
 
 
-def _finished(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
+def _finished(source: Source, declared: Sequence[TensorSpec]) -> Looked:
     """A file for one runtime, which is taken as it is."""
-    findings = _FINISHED[kind](source.folder / source.target, declared)
+    module = importlib.import_module(f"optcli.scaffold.inspection.{source.format}")
+    findings = module.look(source.folder / source.target, declared)
     inputs = declared or [shapes.from_file(each, {}) for each in findings["inputs"]]
     return Looked(
         inputs=tuple(inputs),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optcli import environment
-from optcli.tuning.space import Parameters, Space
+from optcli.tuning.space import RUNTIMES, Parameters, Space
 
 TRANSFORMER, CONVOLUTIONAL = "transformer", "convolutional"
 ANOTHER_OPTION = "another option of the quantizer or the runner, of the best network"
@@ -84,7 +84,7 @@ def starts(space: Space) -> Iterator[TrialRule]:
     if "int8-dynamic" in space.precisions.get("onnxruntime", ()):
         why = "ranges found at run time need no calibration; matrix products alone gain by it"
         yield TrialRule(_parameters(space, "onnxruntime", "int8-dynamic"), why)
-    for runtime in ("litert", "executorch"):
+    for runtime in (each for each in space.runtimes if each not in RUNTIMES):
         for precision in space.precisions.get(runtime, ()):
             more = {"quantizer": space.quantizers(runtime)[0]} if precision == "int8" else {}
             why = "a runtime of phones and boards, which the recipe names"

@@ -40,6 +40,19 @@ _QUANTIZERS = {
     "litert": ("quantize_litert",),
     "executorch": ("quantize_pt2e",),
 }
+# Runtimes that lower what was quantized before, with the options of their quantizer.
+_QUANTIZED_AHEAD = {"executorch": {"quantizer": "xnnpack"}}
+# What quantizes to other precisions, and where that is a pass of the runtime's own.
+_UNCALIBRATED: dict[str, Use] = {
+    "int8-dynamic": ("quantize_dynamic", {}),
+    "int8-weights": ("weights_only", {}),
+}
+_OWN_UNCALIBRATED: dict[str, dict[str, Use]] = {
+    "litert": {
+        "int8-dynamic": ("quantize_litert", {"mode": "dynamic"}),
+        "int8-weights": ("quantize_litert", {"mode": "weights"}),
+    }
+}
 _AWARE = {"openvino": "openvino", "onnxruntime": "onnx"}
 _RUNNERS = {"pytorch": "aoti"}  # of the others as they are called themselves
 _OTHER_PRECISIONS = {
@@ -254,12 +267,6 @@ class Space:
             options = {**self.finetuning(aware_s), **self._early_end(parameters)}
             yield "quantize_aware", {"to": _AWARE[runtime], **options}
             return
-        if runtime == "executorch":  # it lowers what was quantized before
-            if precision == "int8":
-                options = _options("quantize_pt2e", parameters)
-                yield "quantize_pt2e", {"quantizer": "xnnpack", **options}
-            yield "to_executorch", {}
-            return
         if runtime == "pytorch":
             if precision == "int8":
                 yield "quantize_pt2e", _options("quantize_pt2e", parameters)
@@ -267,21 +274,21 @@ class Space:
                 yield parameters["layout"], {}
             yield "aot_inductor", {}
             return
+        ahead = _QUANTIZED_AHEAD.get(runtime)
+        if ahead and precision == "int8":
+            (quantizer,) = self.quantizers(runtime)
+            yield quantizer, {**ahead, **_options(quantizer, parameters)}
         for name in passes_between(self.source, (_FORMATS[runtime],)) or ():
             yield name, {}
         if _FORMATS[runtime] != self.source:
             yield from self._further(parameters, _FORMATS[runtime])
-        if precision == "int8":
+        if precision == "int8" and not ahead:
             quantizer = parameters.get("quantizer", self.quantizers(runtime)[0])
             floats = parameters.get("floats", {})
             ignored = {"ignored_names": sorted(floats["names"])} if floats else {}
             yield quantizer, {**_options(quantizer, parameters), **ignored}
-        elif runtime == "litert" and precision != "fp32":
-            yield "quantize_litert", {"mode": precision.removeprefix("int8-")}
-        elif precision == "int8-dynamic":
-            yield "quantize_dynamic", {}
-        elif precision == "int8-weights":
-            yield "weights_only", {}
+        elif precision in _UNCALIBRATED:
+            yield _OWN_UNCALIBRATED.get(runtime, _UNCALIBRATED)[precision]
 
     def _further(self, parameters: Mapping[str, Any], at: Format) -> Iterator[Use]:
         """Passes that `tune.passes` names, each at the first format of the chain that it reads."""

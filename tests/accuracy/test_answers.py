@@ -107,6 +107,7 @@ def bad_arrays(folder):
     np.savez(folder / "twice.npz", ids=np.array(["sample-0", "sample-0"]), y=x[:2])
     np.savez(folder / "unknown.npz", ids=np.array([*Samples().ids[:9], "other"]), y=x)
     np.savez(folder / "alone.npz", ids=ids)
+    np.savez(folder / "no_ids.npz", y=x)
     np.savez(folder / "shapes.npz", **{"sample-0": x[0], "sample-1": x[0, :2]})
     (folder / "cut.npz").write_bytes(b"PK\x03\x04 and no more")
     (folder / "answers.txt").write_text("none")
@@ -124,6 +125,7 @@ def bad_arrays(folder):
         ("unknown.npz", "1 of 10 answers are for no sample of the evaluation set: other"),
         ("alone.npz", "the file has ids and no output"),
         ("shapes.npz", "without an array `ids` each array is a sample's output: found [2] and [3]"),
+        ("no_ids.npz", "each array is a sample's output: found [10, 3], not [3]"),
         ("cut.npz", "not an npz file"),
         ("answers.txt", "found the suffix '.txt'"),
         ("folder.npz", "cannot be read: found a folder"),

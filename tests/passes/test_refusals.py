@@ -1,5 +1,7 @@
 """What converters refuse, named by the layer that calls the operator."""
 
+import re
+
 import pytest
 
 from optcli.errors import InputError, StepError
@@ -37,6 +39,15 @@ def test_the_layer_of_an_operator_is_named(said, wanted):
     assert failure.value.message.startswith(f"it failed: {said.splitlines()[0].rstrip('.')}")
     assert failure.value.message.endswith(wanted)
     assert failure.value.hint == "try another"
+
+
+def test_the_layer_of_a_line_is_named():
+    node = next(each for each in program().graph.nodes if "flip" in str(each.target))
+    file, line = re.findall(r'File "(.+)", line (\d+)', node.meta["stack_trace"])[-1]
+    with pytest.raises(StepError) as failure, by_layer("it failed", program, ""):
+        raise RuntimeError(f"{file}:{line}:0: error: sizes must match")
+    assert "aten.flip is called by 1" in failure.value.message
+    assert "relu" not in failure.value.message
 
 
 def test_what_cannot_be_traced_and_errors_of_ones_own():

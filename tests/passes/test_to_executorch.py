@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
-from tiny_networks import Noise, apply, feed, largest_error, reference, sqnr_db, torch_artifact
+from tiny_networks import Noise, apply, feed, job, largest_error, reference, sqnr_db, torch_artifact
 
 from optcli.artifact import Format
-from optcli.errors import InputError, RunnerError
+from optcli.errors import InputError, RunnerError, StepError
 from optcli.models.formats import executorch as executorch_format
 from optcli.models.sources.executorch import ExecutorchSource
 from optcli.passes.quantize_pt2e import QuantizePt2e
@@ -65,6 +66,13 @@ def test_int8_for_xnnpack_runs_on_integers(conv, tmp_path):
     with ExecutorchRunner(threads=1).open(made, IMAGE) as model:
         answers = model.run(values)["output"]
     assert sqnr_db(reference(conv, IMAGE, values)["output"], answers) > 25
+
+
+def test_what_is_quantized_for_other_kernels_is_refused(conv, tmp_path):
+    other = replace(conv, facts={**conv.facts, "quantizer": "x86"})
+    with pytest.raises(StepError, match="quantized for the x86 kernels of Inductor") as refused:
+        ToExecutorch().run(other, job(other, tmp_path / "out", IMAGE))
+    assert "quantizer: xnnpack" in refused.value.hint
 
 
 def test_a_program_is_opened_without_what_exports_and_compiles_programs(lowered):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
-from tiny_networks import INPUTS, Noise, apply, feed, job, largest_error, reference, sqnr_db
+from tiny_networks import INPUTS, Noise, apply, artifact, feed, job, largest_error, reference, sqnr_db
 from tiny_networks import torch_artifact as network
 
 from optcli.artifact import Format
@@ -96,6 +96,33 @@ def test_operators_and_names_stay_in_floats_where_the_recipe_says_so(converted, 
         )
     with pytest.raises(ValidationError, match="no regular expression"):
         QuantizeLitert(ignored_names=("[",))
+
+
+def test_a_divisor_that_rounds_to_zero_is_no_integer(tmp_path):
+    import litert_torch
+    import torch
+
+    class Share(torch.nn.Module):
+        def forward(self, image):
+            return image / (1e-3 + image * image)
+
+    folder = tmp_path / "made"
+    folder.mkdir()
+    litert_torch.convert(Share().eval(), (torch.zeros(1, 3, 16, 16),)).export(
+        str(folder / litert_format.FILE)
+    )
+    litert_format.rename(folder, ["image"], ["output"])
+    share = artifact(folder, Format.LITERT, outputs=["output"])
+    values = feed(IMAGE, 1)
+    values["image"][:] = 0
+    made = apply(QuantizeLitert(), share, tmp_path / "float", IMAGE, calibration=Noise(IMAGE))
+    with LitertRunner(threads=1).open(made, IMAGE) as model:
+        assert not model.run(values)["output"].any()
+    whole = QuantizeLitert(operators=("DIV", "ADD", "MUL"))
+    made = apply(whole, share, tmp_path / "integers", IMAGE, calibration=Noise(IMAGE))
+    said = pytest.raises(RunnerError, match=r"not true.*\(DIV\) failed to invoke")
+    with LitertRunner(threads=1).open(made, IMAGE) as model, said:
+        model.run(values)
 
 
 @pytest.mark.parametrize("cut", [0, 30, 200, 3000])

@@ -153,6 +153,7 @@ class OpenvinoRunner(_FakeRunner):
 
     runs: ClassVar = (Format.OPENVINO, Format.ONNX)
     hint: Literal["latency", "throughput"] = "latency"
+    device: str = Field("CPU", pattern=r"^(CPU|GPU(\.\d)?)$", examples=["CPU", "GPU", "GPU.1"])
 
 
 class Net(Source):

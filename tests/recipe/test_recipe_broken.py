@@ -126,6 +126,8 @@ TABLE = [
     Broken("runner name", "name: openvino", "name: opnvino", 28, "unknown runner 'opnvino'", "'openvino'"),
     Broken("no runner name", "{name: openvino, threads: 2,", "{threads: 2,", 28, "missing key 'name' in runner", "openvino"),
     Broken("runner option", "hint: latency", "hint: fast", 28, "runner.hint: found 'fast'", "latency"),
+    Broken("another case", "hint: latency", "hint: LATENCY", 28, "runner.hint: found 'LATENCY'", "mean 'latency'"),
+    Broken("runner device", "hint: latency", "device: gpu", 28, "found 'gpu', wanted text such as CPU, GPU", "mean 'GPU'"),
     Broken("runner key", "hint: latency", "hnt: latency", 28, "unknown key 'hnt' in runner", "'hint'"),
     Broken("runner's key", "    gate: true", "    threads: 2", 25, "unknown key 'threads' in a variant", "runner: {threads"),
     Broken("gate text", "gate: true", "gate: 'yes'", 25, "found 'yes' (text), wanted true or false", "write true"),

@@ -133,6 +133,7 @@ def part_of(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 _IDS = ("ids", "id")
+_BY_SAMPLE = "without an array `ids` each array is a sample's output"
 _WANTED = "wanted an array `ids`, and one by each output's name with a row a sample"
 
 
@@ -159,13 +160,10 @@ class Arrays(Answers):
             shapes = sorted({row.shape for row in rows})
             if len(shapes) != 1:
                 shapes_text = " and ".join(str(list(shape)) for shape in shapes[:2]) or "no array"
-                raise InputError(
-                    f"without an array `ids` each array is a sample's output: found {shapes_text}",
-                    place=str(path),
-                    hint=_WANTED,
-                )
+                raise InputError(f"{_BY_SAMPLE}: found {shapes_text}", place=str(path), hint=_WANTED)
             arrays = {work.output or (outputs[0][0] if outputs else ""): np.stack(rows)}
         super().__init__(path, ids)
+        self._by_sample = ids_name is None
         self._outputs = self._named(arrays, outputs) if outputs else {}
 
     def seen(
@@ -204,6 +202,8 @@ class Arrays(Answers):
             return array
         if [size for size in array.shape[1:] if size != 1] == [size for size in shape if size != 1]:
             return array.reshape(len(array), *shape)
+        if self._by_sample:
+            raise self.wrong(f"{_BY_SAMPLE}: found {list(array.shape[1:])}, not {list(shape)}", _WANTED)
         raise self.wrong(
             f"a sample of output {name!r} has the shape {list(array.shape[1:])}, the baseline's"
             f" {list(shape)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,10 @@ FILE = "model.tflite"
 CHANNELS_LAST = "channels_last_inputs"
 
 _DELEGATE = "DELEGATE"
+# Operators whose values are some of those of their first input.
+_KEEP_VALUES = (
+    *("BROADCAST_TO", "EXPAND_DIMS", "RESHAPE", "SLICE", "SQUEEZE", "STRIDED_SLICE", "TRANSPOSE"),
+)
 # What a file says of itself, behind its first four bytes.
 _MARK = b"TFL3"
 
@@ -124,22 +128,41 @@ def operator_counts(path: Path) -> dict[tuple[str, str], int]:
     """How often each operator occurs, by its name and the element type of what it gives."""
     from ai_edge_litert import schema_py_generated as schema
 
-    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if name.isupper()}
     types = {code: name.lower() for name, code in vars(schema.TensorType).items() if name.isupper()}
-    model = _model(path)
     counts: dict[tuple[str, str], int] = {}
-    for graph in model.subgraphs:
-        for operator in graph.operators or ():
-            code = model.operatorCodes[operator.opcodeIndex]
-            kind = max(code.builtinCode, code.deprecatedBuiltinCode)
-            name = (
-                code.customCode.decode(errors="replace")
-                if code.customCode
-                else names.get(kind, str(kind))
-            )
+    for graph, operators in _operators(path):
+        for name, operator in operators:
             given = types.get(graph.tensors[operator.outputs[0]].type, "")
             counts[name, given] = counts.get((name, given), 0) + 1
     return counts
+
+
+def divisors(path: Path) -> list[str]:
+    """Names of what the operators give that compute a divisor."""
+    names = []
+    for graph, operators in _operators(path):
+        makers = {int(place): maker for maker in operators for place in maker[1].outputs}
+        for place in (int(each.inputs[1]) for name, each in operators if name == "DIV"):
+            while place in makers and makers[place][0] in _KEEP_VALUES:
+                place = int(makers[place][1].inputs[0])
+            if place in makers:
+                names.append(graph.tensors[place].name.decode(errors="replace"))
+    return names
+
+
+def _operators(path: Path) -> Iterator[tuple[Any, list[tuple[str, Any]]]]:
+    """Each graph of the file, with its operators by name."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if name.isupper()}
+    model = _model(path)
+    codes = []
+    for code in model.operatorCodes or ():
+        kind = max(code.builtinCode, code.deprecatedBuiltinCode)
+        own = code.customCode and code.customCode.decode(errors="replace")
+        codes.append(own or names.get(kind, str(kind)))
+    for graph in model.subgraphs:
+        yield graph, [(codes[each.opcodeIndex], each) for each in graph.operators or ()]
 
 
 def precision(counts: Collection[tuple[str, str]]) -> str:

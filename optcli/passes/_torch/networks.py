@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # Of an error, those that may say which operator it is about.
 _LINES = 3
+# A line of the network, as converters name it and as a traced node does.
+_PLACE = re.compile(r"([^\s\"'(]+\.py):(\d+)")
+_IN_STACK = re.compile(r'File "([^"]+\.py)", line (\d+)')
 
 
 def network(source: Artifact, *, eager: bool = False) -> torch.nn.Module:
@@ -119,14 +122,16 @@ def module_of(node: torch.fx.Node) -> str:
 
 
 def _callers(message: str, program: ExportedProgram) -> dict[str, set[str]]:
-    """The modules that call operators which are named in an error, by operator."""
+    """The modules that call operators which are named in an error, or whose line is, by operator."""
     callers: dict[str, set[str]] = {}
+    lines = {*_PLACE.findall(message)}
     for node in program.graph.nodes:
         # `aten.grid_sampler.default`; errors write `aten::grid_sampler` or 'grid_sampler' as well.
         parts = str(node.target).split(".")
         if node.op != "call_function" or len(parts) != 3:
             continue
-        if re.search(rf"[.:'\"`]{re.escape(parts[1])}(?!\w)", message):
+        written_at = _IN_STACK.findall(node.meta.get("stack_trace") or "")[-1:]
+        if re.search(rf"[.:'\"`]{re.escape(parts[1])}(?!\w)", message) or lines & {*written_at}:
             modules = callers.setdefault(f"{parts[0]}.{parts[1]}", set())
             modules.update(filter(None, [module_of(node)]))
     return callers
