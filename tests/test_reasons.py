@@ -2,7 +2,7 @@
 
 import pytest
 
-from optcli.errors import StepError, first_line, raised_as
+from optcli.errors import StepError, did_you_mean, first_line, raised_as
 from optcli.passes._torch.tracing import following
 
 GATHER = (
@@ -59,3 +59,12 @@ def test_where_torch_export_cannot_follow_values_is_named(text, at):
 def test_other_errors_of_torch_export_stay():
     with pytest.raises(KeyError), following():
         raise KeyError("x")
+
+
+def test_of_a_long_list_the_nearest_few_are_named():
+    names = [f"backbone.{block}.{part}" for block in range(16) for part in ("conv", "norm", "act")]
+    hint = did_you_mean("features.0.0", names, lists="`network.named_modules()`")
+    assert hint.startswith("nearest: ")
+    assert hint.count("backbone.") == 5
+    assert hint.endswith(" and 43 more (`network.named_modules()` lists them)")
+    assert did_you_mean("features.0.0", names[:3]) == f"one of: {', '.join(sorted(names[:3]))}"

@@ -133,6 +133,7 @@ def main() -> NoReturn:
     if hasattr(signal, "SIGCHLD"):  # inherited as ignored, it would hide how workers ended
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     go_past_proxies_on_loopback()
+    call_the_user()
     code = int(run(sys.argv[1:]))
     gc.disable()
     if _received:
@@ -148,6 +149,16 @@ def go_past_proxies_on_loopback() -> None:
     without = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
     for name in ("no_proxy", "NO_PROXY") if without != "*" else ():
         os.environ[name] = ",".join(filter(None, (without, "localhost,127.0.0.1,::1")))
+
+
+def call_the_user() -> None:
+    """Name a user without an entry in passwd, as containers have: torch 2.9 asks for the name."""
+    import pwd
+
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        os.environ.setdefault("LOGNAME", f"uid{os.getuid()}")
 
 
 _received: list[int] = []

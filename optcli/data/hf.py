@@ -6,6 +6,7 @@ The steps are compared with the processor's own output on images before they are
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,9 @@ _FILES = (torch_libraries.PROCESSOR, "processor_config.json", torch_libraries.CO
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box")  # by Pillow's number
 # Height and width of the images that both sides prepare: odd, upright and lying.
 _TRIED = ((371, 523), (640, 429))
-# Grey levels: fast processors round a resized value otherwise than Pillow.
-_MOST = 1.01
+_MOST = 1.01  # grey levels: fast processors round a resized value otherwise than Pillow
+# Of a fast processor's values: its bicubic filter clips once, Pillow's after each direction.
+_NEARLY_ALL = 0.999
 _USUAL = (480, 640)
 _HINT = "declare the steps instead: resize, crop, scale, mean, std"
 
@@ -50,11 +52,13 @@ def _checked(preset: str) -> Mapping[str, Any]:
     declared_settings = declared(processor, preset)
     whys = []
     for steps in _readings(declared_settings):
-        # The two backends of transformers resize differently by a few levels; Pillow's is as exact.
-        for backend in (None, "pil"):
-            whys.append(_difference(processor_of(folder, preset, backend), steps, preset))
-            if whys[-1] is None:
-                return steps
+        why = _difference(processor, steps, preset)
+        if why is not None and _difference(processor, steps, preset, share=_NEARLY_ALL) is None:
+            with suppress(InputError):  # the processor has no other form
+                why = _difference(processor_of(folder, preset, "pil"), steps, preset)
+        if why is None:
+            return steps
+        whys.append(why)
     raise InputError(
         f"{type(processor).__name__} prepares images in a way that `prepare` does not have: {whys[0]}",
         place=preset,
@@ -115,8 +119,20 @@ def processor_of(folder: Path, place: str, backend: str | None = None) -> Any:
 def declared(processor: Any, place: str, size: tuple[int, int] | None = None) -> dict[str, Any]:
     """The steps that the settings of a processor say; `size` is one for all images, in place of its.
 
-    Raises `InputError` for sizes that `prepare` does not have.
+    Raises `InputError` for sizes that `prepare` does not have, and for settings of an unknown form.
     """
+    try:
+        return _declared(processor, place, size)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the settings of {type(processor).__name__} have a form that `prepare` does not read:"
+            f" {first_line(error)}",
+            place=place,
+            hint=_HINT,
+        ) from error
+
+
+def _declared(processor: Any, place: str, size: tuple[int, int] | None) -> dict[str, Any]:
     has: dict[str, Any] = {
         name: getattr(processor, name, None) for name in dir(processor) if not name.startswith("_")
     }
@@ -144,7 +160,9 @@ def declared(processor: Any, place: str, size: tuple[int, int] | None = None) ->
         steps |= {**_sizes(has, fill, place), "interpolation": interpolation}
     if has.get("do_center_crop") and has.get("crop_size"):
         crop: dict[str, int] = dict(has["crop_size"])
-        steps |= {"crop": (crop["height"], crop["width"]), "crop_rounding": "down"}
+        side = crop.get("shortest_edge")
+        sides = crop.get("height") or side, crop.get("width") or side
+        steps |= {"crop": sides, "crop_rounding": "down"}
     return steps
 
 
@@ -195,8 +213,8 @@ def _sizes(has: Mapping[str, Any], fill: tuple[float, ...], place: str) -> dict[
     )
 
 
-def _difference(processor: Any, steps: Mapping[str, Any], place: str) -> str | None:
-    """How the steps and the processor differ on images of odd sizes; None within a grey level."""
+def _difference(processor: Any, steps: Mapping[str, Any], place: str, share: float = 1.0) -> str | None:
+    """How they differ on odd sizes; None where this share of values is within a grey level."""
     import numpy as np
 
     from optcli.data.preparation import Preparation
@@ -216,7 +234,7 @@ def _difference(processor: Any, steps: Mapping[str, Any], place: str) -> str | N
         if ours.shape != expected.shape:
             size = f"an image of {image.height} x {image.width}"
             return f"it makes {list(expected.shape)} of {size}, and {steps} makes {list(ours.shape)}"
-        apart = float((np.abs(ours - expected) / unit).max())
+        apart = float(np.quantile(np.abs(ours - expected) / unit, share))
         if apart > _MOST:
             return f"its values and those of {steps} are up to {apart:.0f} grey levels apart"
     return None

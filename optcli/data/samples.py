@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 
 _OTHER_SHAPE = "prepare: with resize, crop, channel_order or layout, or correct the input's shape"
+_SEVERAL = (
+    "a sample is one image, and this input takes several, as a video: npz: and python: hold such arrays"
+)
 _OTHER_SIZES = (
     "the model prepares images of one size itself: embed_preparation: {size: any} takes others"
 )
@@ -84,7 +87,8 @@ class PreparedSet:
             value = item.raw[spec.name]
             if spec.name == self._image:
                 value, meta = self._prepared(value, spec)
-            inputs[spec.name] = _fitted(value, spec, sizes, self._hint)
+            several = spec.name == self._image and value.ndim < len(spec.shape) - 1
+            inputs[spec.name] = _fitted(value, spec, sizes, _SEVERAL if several else self._hint)
         meta = {**item.meta, **meta}
         ordered = {
             spec.name: inputs[spec.name] if spec.value is None else _filled(spec, meta)

@@ -240,12 +240,17 @@ _IN_CPP = re.compile(
     r"(?:[^()]*[\w>]\([^()]*\)(?: const)?(?: \[with [^\]]*(?:\[\][^\]]*)*\])? )?"
 )
 _LONGEST_REASON = 300
-_MOST_LISTED = 50
+_MOST_LISTED = 20
 _MOST_COMPARED = 2000
 
 
-def did_you_mean(name: str, choices: Sequence[str], otherwise: str | None = None) -> str:
-    """A hint that offers the nearest of `choices`; none is near: `otherwise`, or a list of them."""
+def did_you_mean(
+    name: str, choices: Sequence[str], otherwise: str | None = None, *, lists: str = ""
+) -> str:
+    """A hint that offers the nearest of `choices`; none is near: `otherwise`, or a list of them.
+
+    Of a long list it names the few that are least far, and what `lists` the others.
+    """
     import difflib
 
     # Longer names are no slips of the pen, and comparing them takes seconds; so do thousands of names.
@@ -257,9 +262,11 @@ def did_you_mean(name: str, choices: Sequence[str], otherwise: str | None = None
         return f"did you mean {near[0]!r}?"
     if otherwise is not None:
         return otherwise
-    listed = sorted(choices)[:_MOST_LISTED]
-    more = f" and {len(choices) - len(listed)} more" if len(choices) > len(listed) else ""
-    return f"one of: {', '.join(listed)}{more}" if choices else ""
+    if len(choices) <= _MOST_LISTED:
+        return f"one of: {', '.join(sorted(choices))}" if choices else ""
+    least_far = difflib.get_close_matches(name[:200], compared, n=5, cutoff=0) or sorted(choices)[:5]
+    more = f"and {len(choices) - len(least_far)} more"
+    return f"nearest: {', '.join(least_far)} {more}{f' ({lists} lists them)' if lists else ''}"
 
 
 def excerpt(text: str, most: int = 80) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError, did_you_mean
+from optcli.errors import StepError
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_modules
 from optcli.passes import Job, Made, Pass
-from optcli.passes._torch.networks import network
+from optcli.passes._torch.networks import matching, network, within
 
 if TYPE_CHECKING:
     import torch
@@ -62,18 +61,13 @@ class Sparsify(Pass):
         import torch
 
         modules = dict(torch_modules.named_modules(model))
-        for pattern in self.keep:
-            if not any(name and fnmatchcase(name, pattern) for name in modules):
-                raise StepError(
-                    f"keep: no module is called {pattern!r}",
-                    hint=did_you_mean(pattern, [name for name in modules if name]),
-                )
+        kept = matching(self.keep, filter(None, modules), "keep")
         kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.MultiheadAttention)
         for name, parameter in torch_modules.named_parameters(model):
             module, _, own = name.rpartition(".")
             if not isinstance(modules[module], kinds) or own not in ("weight", "in_proj_weight"):
                 continue
-            if any(_within(module, pattern) for pattern in self.keep):
+            if within(module, kept):
                 continue
             if getattr(modules[module], "transposed", False) or parameter.shape[1] % _GROUP:
                 continue
@@ -107,9 +101,3 @@ def _two_of_four(weight: torch.Tensor) -> torch.Tensor:
     largest = torch.argsort(fours.abs(), dim=-1, stable=True)[..., _GROUP // 2 :]
     mask = torch.zeros_like(fours).scatter_(-1, largest, 1.0)
     return mask.reshape(last.shape).movedim(-1, 1)
-
-
-def _within(module: str, pattern: str) -> bool:
-    """Whether a module, or one around it, is called like the pattern."""
-    parts = module.split(".")
-    return any(fnmatchcase(".".join(parts[: i + 1]), pattern) for i in range(len(parts)))

@@ -149,13 +149,18 @@ class ParentComparison:
         if not error <= allowed:
             if all_tie(expected.of(rows)):
                 raise StepError(_UNTRAINED, hint="load trained weights")
+            hint = (
+                _FROZEN
+                if artifact.facts.get("fixed_decisions")
+                else _hint(self._parent, child, self._inputs, self._probe, allowed)
+            )
+            if str(self._artifact.facts.get("weights", "")).startswith("random"):
+                hint += "; or load trained weights: of random ones, roundings may decide the answers"
             raise StepError(
                 "the artifact does not compute what its parent computes: at batch size"
                 f" {len(rows)} on {samples.kind} inputs the outputs differ by"
                 f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
-                hint=_FROZEN
-                if artifact.facts.get("fixed_decisions")
-                else _hint(self._parent, child, self._inputs, self._probe, allowed),
+                hint=hint,
             )
         return error, allowed
 

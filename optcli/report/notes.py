@@ -180,6 +180,8 @@ def _floats(report: Report) -> Iterator[str]:
 
 
 def _missing(report: Report) -> Iterator[str]:
+    """Why variants were not built, or what else is said of them; those of one failed step together."""
+    said: dict[str, list[str]] = {}
     for name, variant in report.variants.items():
         if variant.status in ("failed", "skipped"):
             log = f" (log: {shown_path(variant.log)})" if variant.log else ""
@@ -188,9 +190,13 @@ def _missing(report: Report) -> Iterator[str]:
             again += "".join(f"\n  checked: {text}" for text in variant.checked)
             needed = variant.required and variant.status == "skipped"
             status = f"{variant.status} although required" if needed else variant.status
-            yield f"{name} {status}: {variant.reason or 'no reason given'}{log}{again}"
+            text = f" {status}: {variant.reason or 'no reason given'}{log}{again}"
         elif variant.reason:
-            yield f"{name}: {variant.reason}"
+            text = f": {variant.reason}"
+        else:
+            continue
+        said.setdefault(text, []).append(name)
+    yield from (f"{wording.listed(names)}{text}" for text, names in said.items())
 
 
 def _doubts(report: Report) -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from optcli.errors import InputsError
 from optcli.models import sources
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import exporter_metadata, torch_calls
@@ -181,7 +182,15 @@ def _network(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looke
     else:
         inputs = declared or shapes.tried(source, notes)
     with tempfile.TemporaryDirectory() as folder:
-        inputs, written = _written(source, inputs, Path(folder), notes, declared=bool(declared))
+        try:
+            inputs, written = _written(source, inputs, Path(folder), notes, declared=bool(declared))
+        except InputsError:
+            if declared or kind not in ("torchvision", "timm"):
+                raise
+            inputs, prepare = shapes.tried(source, notes), None  # of videos, or of two images
+            shutil.rmtree(folder)
+            Path(folder).mkdir()
+            inputs, written = _written(source, inputs, Path(folder), notes, declared=False)
         model = torch_format.open(Path(folder))
         own = shapes.of_own_transform(model)
         if own is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from optcli.models.sources import Source
 
+_VIDEO = 5  # dimensions: batch, channels, frames, height, width
 # Usual sizes of square images, the most usual first.
 _SIZES = (224, 32, 28, 64, 96, 128, 256, 299, 384, 416, 512, 640)
 # Channels, height and width; the preset of the preparation; weights that are here already.
@@ -145,12 +146,13 @@ def _written(steps: dict[str, Any]) -> str:
 
 
 def tried(source: Source, notes: list[str]) -> list[TensorSpec]:
-    """The input of a network of the user's own: its first layer says channels, trying the size.
+    """The input of a network in code: its first layer says channels, trying the size.
 
     Raises `InputError` where there are several inputs, or where nothing usual fits.
     """
+    known = {"reference": source.target, "name": source.target.partition(".")[0]}
     model = torch_build.build(
-        {"kind": "python", "reference": source.target, "arguments": source.arguments}, source.folder
+        {"kind": source.kind, **known, "arguments": source.arguments}, source.folder
     )
     return _fitting(model, _required(model), source.target, notes)
 
@@ -173,8 +175,12 @@ def _fitting(
         )
     name = names[0] if names else "image"
     candidates = _candidates(model, name)
-    whys = [_refused(model, candidate) for candidate in candidates]
-    fitting = [candidate for candidate, why in zip(candidates, whys, strict=True) if not why]
+    whys: list[str] = []
+    for candidate in candidates:
+        whys.append(_refused(model, candidate))
+        if not whys[-1] and len(candidate.shape) == _VIDEO:  # each further try takes seconds
+            break
+    fitting = [candidate for candidate, why in zip(candidates, whys, strict=False) if not why]
     if not fitting:
         for candidate in candidates:
             _network.require_tensors(model, {name: _zeros(candidate)})
@@ -198,6 +204,12 @@ def _required(model: torch.nn.Module) -> list[str]:
 
 def _candidates(model: torch.nn.Module, name: str) -> list[TensorSpec]:
     for weight in torch_modules.parameters(model):
+        if weight.ndim == _VIDEO:
+            sizes = [(16, 112), (16, 224), (8, 224), (16, 64), (16, 32)]
+            return [
+                spec(name, "float32", ["batch", int(weight.shape[1]), frames, size, size])
+                for frames, size in sizes
+            ]
         if weight.ndim == 4:
             return [image((int(weight.shape[1]), size, size), name) for size in _SIZES]
         if weight.ndim == 2:

@@ -216,7 +216,8 @@ def _measures(
     model: DraftModel, inputs: Sequence[TensorSpec], outputs: Guess, data: Data | None
 ) -> Iterator[str]:
     why = why_not_judged(model, outputs, data)
-    kind = data.kind if data is not None else outputs.kind
+    unlabelled = data is not None and data.kind == "classes" and data.classes is None
+    kind = outputs.kind if data is None or unlabelled else data.kind
     mark = "# " if why else ""
     if why:
         yield f"# {why}: outputs are compared instead"
@@ -224,7 +225,9 @@ def _measures(
         known = " The file says it." if outputs.source == "metadata" else ""
         known = " A guess by their shapes." if outputs.source == "shape" else known
         yield f"# What the outputs mean: `yolox`, `boxes`, `rows`, or a callable of yours.{known}"
-        yield f"{mark}postprocess: {outputs.postprocess or 'python:decode.py:decode'}"
+        known_form = unlabelled and outputs.postprocess  # `infer` and comparisons decode without labels
+        form = outputs.postprocess or "python:decode.py:decode"
+        yield f"{'' if known_form else mark}postprocess: {form}"
         metric, note = _map_of(outputs, data)
         yield f"{mark}accuracy: {{metric: {metric}, max_drop: 0.01}}    # may lose one point of {note}"
     elif kind == "pixels":

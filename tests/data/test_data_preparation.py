@@ -152,6 +152,7 @@ def test_images_and_arrays_come_out_equal(tmp_path: Path) -> None:
         ("RGBA", spec(3, 12, 20), "RGBA", "channel_order: rgb"),
         ("I;16", spec(1, 12, 20), "more than 8 bits", "range: [0, 65535]"),
         ("RGB", spec(3, 13, 20), r"found shape \[3, 12, 20\], wanted \[3, 13, 20\]", "resize"),
+        ("RGB", spec(3, 8, 13, 20), r"wanted \[3, 8, 13, 20\]", "a sample is one image"),
     ],
 )
 def test_an_image_that_does_not_fit_is_named(

@@ -11,7 +11,7 @@ import pytest
 from needs import imported
 
 from optcli import data
-from optcli.data import DataSettings, Preparation, steps
+from optcli.data import DataSettings, Preparation, hf, steps
 from optcli.data.hf import one_size
 from optcli.data.preset import resolved
 from optcli.errors import InputError
@@ -149,6 +149,11 @@ def photographs(shared: Path):
             partial(processor, "CLIPImageProcessor", size={"shortest_edge": 100}),
             "before the crop, wanted at least 224 x 224",
         ),
+        (partial(processor, "BridgeTowerImageProcessor"), "up to .* grey levels apart"),
+        (
+            partial(processor, "ViTImageProcessor", size=SMALL, resample=5),
+            "have a form that `prepare` does not read",
+        ),
     ],
 )
 def test_what_the_steps_do_not_have_is_named(tmp_path, refused, says):
@@ -169,6 +174,21 @@ def test_a_first_recipe_has_one_size_where_the_processor_has_several(tmp_path):
         (96, 96),
         "",
     )
+
+
+def test_a_fast_processor_is_refused_where_its_slow_form_alone_agrees(tmp_path, monkeypatch):
+    place = saved(processor("ViTImageProcessor", size=SMALL), tmp_path)
+    known = hf.processor_of(tmp_path, place)
+    fast, slow = (hf.processor_of(tmp_path, place, backend) for backend in (None, "pil"))
+
+    class Darker(type(known)):
+        def __call__(self, **options):
+            return {"pixel_values": [np.asarray(fast(**options)["pixel_values"][0]) - 5 / 127.5]}
+
+    known.__class__ = Darker
+    monkeypatch.setattr(hf, "processor_of", lambda *args: slow if "pil" in args else known)
+    with pytest.raises(InputError, match=r"up to [56] grey levels apart"):
+        hf.steps_of(place)
 
 
 def test_no_code_of_a_repository_runs(tmp_path):

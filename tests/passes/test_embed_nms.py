@@ -128,6 +128,12 @@ def test_rows_are_what_is_decoded_outside(tmp_path, name):
         TensorSpec(name=f"{output}_in", shape=["batch", *array.shape[1:]])
         for output, array in given.items()
     ]
+    graph = onnx_format.open(artifact.path).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    suppressing = [node for node in graph.node if node.op_type == "NonMaxSuppression"]
+    assert len(suppressing) == (how["nms"] is not None)
+    for node in suppressing:  # TensorRT's parser takes no computed settings
+        assert constants.issuperset(node.input[2:])
     with OnnxruntimeRunner(threads=1).open(artifact, feeds) as model:
         rows = model.run({f"{output}_in": array for output, array in given.items()})
     own = own_postprocess(artifact.facts)

@@ -277,7 +277,7 @@ def test_a_shortcut_that_pads_its_channels_keeps_its_width(tmp_path):
     [
         ("Fixed", {"ratio": 0.5}, "1 cannot be followed: conv", "keep"),
         ("Narrow", {}, "no channel can be removed", "round_to"),
-        ("Narrow", {"keep": ("cnv",)}, "no module is called 'cnv'", "did you mean 'conv'?"),
+        ("Narrow", {"keep": ("cnv",)}, "`keep: cnv` fits no module", "did you mean 'conv'?"),
         ("Narrow", {"importance": "batchnorm"}, "no batch norm", "magnitude"),
     ],
 )

@@ -86,7 +86,7 @@ def test_what_is_kept_stays_whole(tmp_path):
     ("name", "options", "message"),
     [
         ("none", {}, "no weight can be made sparse"),
-        ("Net", {"keep": ("haed",)}, "no module is called 'haed'"),
+        ("Net", {"keep": ("haed",)}, "`keep: haed` fits no module"),
         ("Net", {"keep": ("*",)}, "no weight can be made sparse"),
     ],
 )

@@ -113,6 +113,15 @@ def test_a_model_of_0_to_255_is_checked_on_such_values_where_they_are_declared(t
     assert "range" not in caught.value.hint
 
 
+def test_of_random_weights_the_hint_says_so(tmp_path):
+    parent, child = model(tmp_path / "parent", 0.0), model(tmp_path / "child", 0.5)
+    drawn = replace(parent, facts={**parent.facts, "weights": "random (seed 0)"})
+    for source, wanted in ((drawn, True), (parent, False)):
+        with pytest.raises(StepError, match="outputs differ") as caught:
+            check.against_parent(child, source, (TensorSpec(**SPEC),), None, 1e-3, 1)
+        assert ("load trained weights" in caught.value.hint) == wanted
+
+
 def test_a_frozen_branch_is_not_hidden_by_a_range(tmp_path):
     """On the usual ranges both agree, as where one branch alone is taken: that is no advice."""
     parent, child = model(tmp_path / "parent", 0.0), model(tmp_path / "child", 0.02)

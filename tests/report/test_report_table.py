@@ -147,6 +147,15 @@ def test_reused_latency_shows_its_age():
     assert "reused" not in text(report({"eager": variant(1000, [latency(1, 1, at=NOW)])}))
 
 
+def test_a_step_that_variants_share_fails_in_one_sentence():
+    lost = {name: variant(0, [], status="failed", reason="export_onnx: no") for name in ("a", "b")}
+    other = variant(0, [], status="failed", reason="no room")
+    shown = text(report({"eager": variant(1000, [latency(1, 1)]), **lost, "c": other}))
+    assert shown.count("export_onnx: no") == 1
+    assert "a and b failed: export_onnx: no" in shown
+    assert "c failed: no room" in shown
+
+
 def test_a_variant_whose_measurement_failed_is_in_the_table_as_failed():
     broken = variant(1000, [], status="failed", reason="measuring failed: it aborted", log="broken.log")
     shown = text(report({"eager": variant(1000, [latency(1, 1)]), "broken": broken}))

@@ -76,6 +76,12 @@ class Odd(nn.Module):
 
     def forward(self, image):
         return self.conv(image.reshape(-1, 3, 37, 41))
+
+
+class Film(nn.Sequential):
+    def __init__(self):
+        head = nn.Linear(4, 3)
+        super().__init__(nn.Conv3d(3, 4, 3, 4), nn.AdaptiveAvgPool3d(1), nn.Flatten(), head)
 """
 
 
@@ -154,6 +160,7 @@ def write_number(path: Path) -> None:
     [
         ("nets.py:AnySize", [("picture", "float32", ("batch", 1, 224, 224))]),
         ("python:nets.py:Digits", [("input", "float32", ("batch", 1, 28, 28))]),
+        ("python:nets.py:Film", [("input", "float32", ("batch", 3, 16, 112, 112))]),
         ("nets.py:Numbers", [("input", "float32", ("batch", 13))]),
         ("model.onnx", [("image", "float32", ("batch", 3, 4, 4))]),
         ("onnx:model.onnx", [("image", "float32", ("batch", 3, 4, 4))]),
@@ -387,6 +394,7 @@ def test_paths_are_relative_to_the_recipe(place):
         ("onnx:gone.onnx", InputError, "gone.onnx", "model.onnx"),
         ("nets.py:Gone", InputError, "defines no 'Gone'", ""),
         ("nets.py:Two", InputError, "takes 2 inputs (image, mask)", '"mask:float32['),
+        ("torchvision:raft_small", InputError, "takes 2 inputs (image1, image2)", '"image2:float32['),
         ("nets.py:Odd", InputError, "no usual size", "--input"),
         ("nets.py:Together", InputError, "fits the network: IndexError: too many", "--input"),
         ("nets.py:Packed", InputError, "a dict of its inputs (it asks for 'pixels')", "wrap it"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tiny_transformers
+from PIL import Image
 
 from optcli.recipe import load
 from optcli.scaffold import draft
@@ -25,7 +26,11 @@ def test_a_folder_becomes_a_recipe(tmp_path):
 
 def test_a_detector_s_head_says_how_it_is_decoded(tmp_path):
     tiny_transformers.written("rt_detr", tmp_path / "net")
-    made = draft(f"hf:{tmp_path / 'net'}", tmp_path)
+    (tmp_path / "photos").mkdir()
+    for name in ("a", "b"):
+        Image.new("RGB", (80, 60)).save(tmp_path / f"photos/{name}.png")
+    made = draft(f"hf:{tmp_path / 'net'}", tmp_path, data=tmp_path / "photos")
     said = "{boxes: {boxes: pred_boxes, scores: logits, format: cxcywh, normalized: true, activation:"
-    assert f"postprocess: {said} sigmoid}}}}" in made.recipe
+    assert f"\npostprocess: {said} sigmoid}}}}" in made.recipe
+    assert "# accuracy: {metric: map" in made.recipe  # the photographs have no labels
     assert "weights:" not in made.recipe.split("inputs:")[0]

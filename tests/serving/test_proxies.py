@@ -1,5 +1,6 @@
 """Traffic to this machine goes past the proxies of the environment."""
 
+import getpass
 import http.server
 import os
 import shutil
@@ -73,3 +74,12 @@ def test_libraries_go_directly_to_this_machine(server, monkeypatch, before, afte
     assert os.environ["no_proxy"] == after
     urllib.request.urlopen(f"http://127.0.0.1:{server}/", timeout=5).close()
     assert bool(urllib.request.proxy_bypass("example.com")) == (after == "*")
+
+
+def test_a_user_without_an_entry_in_passwd_has_a_name(monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "")  # put back at the end
+    monkeypatch.delenv("LOGNAME")
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
+    cli.call_the_user()
+    assert getpass.getuser() == "uid2000000001"

@@ -158,7 +158,7 @@ def chosen(
             candidates = sorted({kind if by == "types" else name for name, kind in listed})
             raise StepError(
                 f"`{option}{by}: {value}` fits no node of the model",
-                hint=did_you_mean(value, candidates)[:300],
+                hint=did_you_mean(value, candidates, lists="Netron"),
             )
     return set().union(*matched.values())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import StepError, did_you_mean
+from optcli.errors import StepError
 from optcli.models.formats import torch_modules
+from optcli.passes._torch.networks import matching
 
 if TYPE_CHECKING:
     import torch
@@ -247,15 +247,8 @@ def _excluded(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
     """The modules that `keep` names, those inside them, and the layers inside attentions."""
     named = dict(torch_modules.named_modules(model))
     protected: set[Any] = set()
-    for pattern in patterns:
-        matches = [module for name, module in named.items() if name and fnmatchcase(name, pattern)]
-        if not matches:
-            raise StepError(
-                f"keep: no module is called {pattern!r}",
-                hint=did_you_mean(pattern, [name for name in named if name]),
-            )
-        for module in matches:
-            protected.update(torch_modules.modules(module))
+    for name in matching(patterns, filter(None, named), "keep"):
+        protected.update(torch_modules.modules(named[name]))
     for module in named.values():
         if _is_attention(module) and module is not model:
             protected.update(torch_modules.modules(module))

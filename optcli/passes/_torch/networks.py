@@ -81,7 +81,7 @@ def matching(patterns: Sequence[str], names: Iterable[str], option: str) -> set[
         if not fitting:
             raise StepError(
                 f"`{option}: {pattern}` fits no module of the network",
-                hint=did_you_mean(pattern, available)[:300],
+                hint=did_you_mean(pattern, available, lists="`network.named_modules()`"),
             )
         modules |= fitting
     return modules
