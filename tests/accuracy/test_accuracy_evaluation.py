@@ -59,8 +59,8 @@ def test_the_metric_reads_the_named_output(evaluate):
     both = lambda x: {"noise": -x, "y": x}  # noqa: E731
     assert evaluate(both).value == 0
     assert evaluate(both, settings=AccuracySettings(output="y")).value == 1
-    with pytest.raises(InputError, match="no output 'Y'") as caught:
-        evaluate(both, settings=AccuracySettings(output="Y"))
+    with pytest.raises(InputError, match="no output 'mask'") as caught:
+        evaluate(both, settings=AccuracySettings(output="mask"))
     assert "noise" in caught.value.hint
 
 

@@ -100,7 +100,7 @@ def test_a_variant_extends_another(loaded: Loaded) -> None:
     fast, more = recipe.variants["ov-fast"], recipe.variants["more"]
     assert [use.name for use in fast.passes] == ["export_onnx", "to_openvino", "quantize_nncf"]
     assert fast.runner is not None
-    assert fast.runner.configured.model_dump() == {"threads": 2, "hint": "throughput"}
+    assert fast.runner.configured.model_dump() == {"threads": 2, "hint": "throughput", "device": "CPU"}
     assert more.passes == fast.passes
     assert more.gate
     assert not fast.gate

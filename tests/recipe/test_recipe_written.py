@@ -294,7 +294,7 @@ def test_what_is_set_in_a_matrix_takes_the_names_of_the_matrix(loaded: Loaded) -
     recipe = loaded(("baseline: eager", f"baseline: eager{MATRIX}"), overrides=(text, threads))
     runner = recipe.variants["ov-2t-mixed"].runner
     assert runner is not None
-    assert runner.configured.model_dump() == {"threads": 2, "hint": "throughput"}
+    assert runner.configured.model_dump() == {"threads": 2, "hint": "throughput", "device": "CPU"}
 
 
 # the schema

@@ -36,7 +36,7 @@ class Output:
 
     uri: str
     form: Form
-    identity: Mapping[str, Any]
+    identity: dict[str, Any]
     columns: tuple[str, ...]
     further_outputs: tuple[str, ...] = ()
 
