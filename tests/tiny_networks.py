@@ -37,6 +37,18 @@ class Conv(torch.nn.Module):
         return self.head(torch.relu(self.second(x)).mean((2, 3)))
 
 
+class Rows(torch.nn.Module):
+    """3x16x16 images to shares of their rows: a softmax right behind a convolution, and a permuted one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 1)
+
+    def forward(self, image):
+        x = self.first(image)
+        return x.softmax(-1).mean(1) + x.permute(0, 2, 3, 1).softmax(3).mean(-1)
+
+
 class Grey(torch.nn.Module):
     """1x16x16 images: a first layer of one channel, and a residual block."""
 
@@ -181,6 +193,7 @@ SIZES = {"height": {"min": 8, "opt": 12, "max": 24}, "width": {"min": 8, "opt": 
 ANY_IMAGE = TensorSpec(name="image", shape=("batch", 3, "height", "width"), ranges=SIZES)
 INPUTS = {
     "Conv": (IMAGE,),
+    "Rows": (IMAGE,),
     "Grey": (TensorSpec(name="image", shape=("batch", 1, 16, 16)),),
     "Pair": (ANY_IMAGE, TensorSpec(name="mask", shape=("batch", 1))),
     "Attention": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),

@@ -76,8 +76,55 @@ class ToExecutorch(Pass):
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
-        partitioners = [XnnpackPartitioner()] if self.backend == "xnnpack" else []
+        partitioners = []
+        if self.backend == "xnnpack":
+            partitioners = [XnnpackPartitioner()]
+            _keep_rows(program.graph_module)
         return to_edge_transform_and_lower(program, partitioner=partitioners)
+
+
+def _keep_rows(module: torch.fx.GraphModule) -> None:
+    """Give images of which a softmax is taken by rows a fifth dimension meanwhile.
+
+    XNNPACK keeps what comes from a convolution with its channels last, and ExecuTorch 1.5 does not tell
+    its softmax: it was taken over the channels. Other operators of that kind were right.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    for node in list(module.graph.nodes):
+        if node.target not in (aten.softmax.int, aten._softmax.default):
+            continue
+        if not _is_image_of_convolution(node.args[0]):
+            continue
+        image, dim, *others = node.args
+        with module.graph.inserting_before(node):
+            wider = module.graph.call_function(aten.unsqueeze.default, (image, 0))
+        with module.graph.inserting_after(node):
+            result = module.graph.call_function(aten.squeeze.dim, (node, 0))
+        node.replace_all_uses_with(result, delete_user_cb=lambda user, own=result: user is not own)
+        node.args = (wider, dim if dim < 0 else dim + 1, *others)
+        for new, value in ((wider, image.meta["val"]), (result, node.meta["val"])):
+            new.meta = {**node.meta, "val": value}
+        wider.meta["val"], node.meta["val"] = (
+            each.unsqueeze(0) for each in (image.meta["val"], node.meta["val"])
+        )
+    module.recompile()
+
+
+def _is_image_of_convolution(node: torch.fx.Node) -> bool:
+    """Whether a tensor of four dimensions comes from a convolution by such tensors alone."""
+    waiting, seen = [node], set()
+    while waiting:
+        each = waiting.pop()
+        value = each.meta.get("val")
+        if each in seen or getattr(value, "ndim", 0) != 4:
+            continue
+        if "conv" in str(each.target):
+            return True
+        seen.add(each)
+        waiting += each.all_input_nodes
+    return False
 
 
 def _keep_bounds(lowered: EdgeProgramManager, program: ExportedProgram) -> None:

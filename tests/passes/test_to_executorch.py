@@ -42,6 +42,14 @@ def test_it_computes_what_the_network_does_at_every_batch_size_of_the_recipe(con
     assert (said["provider"], said["threads"], said["precision"]) == ("XnnpackBackend", 1, "fp32")
 
 
+def test_a_softmax_by_rows_behind_a_convolution_is_right(tmp_path):
+    """XNNPACK has channels last there, and took it over the channels."""
+    network = torch_artifact(tmp_path, "Rows")
+    made = apply(ToExecutorch(), network, tmp_path / "made", IMAGE)
+    assert largest_error(ExecutorchRunner(threads=1), made, network, IMAGE, (1, 3)) < 1e-5
+    assert not [name for name in made.facts["outside_the_backend"] if "softmax" in name]
+
+
 def test_what_runs_outside_of_the_backend_is_named(lowered, conv, tmp_path):
     assert lowered.facts["delegates"] >= 1
     assert not [name for name in lowered.facts["outside_the_backend"] if "convolution" in name]
