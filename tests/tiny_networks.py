@@ -38,7 +38,7 @@ class Conv(torch.nn.Module):
 
 
 class Rows(torch.nn.Module):
-    """3x16x16 images to shares of their rows, by a softmax behind a convolution: plain, and permuted."""
+    """3x16x16 images to shares of rows: softmax behind a convolution, plain and permuted."""
 
     def __init__(self):
         super().__init__()
