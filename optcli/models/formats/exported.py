@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import re
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -77,10 +78,10 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
         with nullcontext() if trust else tensors_alone:
             return _without_traces(torch.export.load(os.fspath(path)))
     except Exception as error:
-        failure = findings.unreadable(path, "exported program", "torch.export.save", error)
-        if not trust:
-            failure.hint += "; --trust opens one that holds more than tensors"
-        raise failure from error
+        if isinstance(error, pickle.UnpicklingError) and not trust:
+            findings.doubt("a pickle in it holds more than tensors, or is damaged")
+            findings.require(path, "exported program", trust=False)
+        raise findings.unreadable(path, "exported program", "torch.export.save", error) from error
 
 
 def _bring(namespace: str, path: Path) -> None:

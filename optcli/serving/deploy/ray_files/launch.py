@@ -95,16 +95,17 @@ class Server:
         return False
 
     def state(self) -> str:
-        """What Ray says of the application, below what it said before; may take a while."""
+        """What Ray says of the application, which may take a while."""
+        begun = len(self._log.read_text(errors="replace"))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._run(sys.executable, "-c", STATE).wait(15)
-        return self.last_lines()
+        return self.last_lines(begun, most=1000)
 
-    def last_lines(self) -> str:
+    def last_lines(self, begun: int = 0, most: int = 25) -> str:
         """What Ray's commands said: which process is gone, or the last lines."""
-        lines = re.sub(r"\x1b\[\d+m", "", self._log.read_text(errors="replace")).splitlines()
+        lines = re.sub(r"\x1b\[\d+m", "", self._log.read_text(errors="replace")[begun:]).splitlines()
         gone = [at for at, line in enumerate(lines) if "exited unexpectedly" in line]
-        return "\n".join(lines[gone[0] : gone[0] + 2] if gone else lines[-25:])
+        return "\n".join(lines[gone[0] : gone[0] + 2] if gone else lines[-most:])
 
     def stop(self, grace_s: float) -> None:
         """Say that it is not ready, answer requests for a while, and stop all; at once without Ray."""
@@ -143,8 +144,7 @@ def main() -> int:
     parser.add_argument("--grpc-port", type=int, help="default: that of serve_config.yaml")
     parser.add_argument("--cpus", type=int, help="what Ray may share out; default: what replicas take")
     parser.add_argument("--ready-timeout", type=float, default=180.0, metavar="SECONDS")
-    parser.add_argument("--grace", type=float, default=2.0, metavar="SECONDS",
-                        help="how long requests are taken after SIGTERM")  # fmt: skip
+    parser.add_argument("--grace", type=float, default=2.0, help="seconds of answers after SIGTERM")
     options = parser.parse_args()
     came: list[int] = []
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
