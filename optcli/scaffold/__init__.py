@@ -220,8 +220,8 @@ def _named(what: str) -> tuple[str, str]:
         raise UsageError(
             f"this is a finished {format} model, and recipes begin with what it was made of",
             place=what,
-            hint=f"`optcli inspect {what}` looks into it, `optcli bench` measures it; an .onnx, .pt2 or"
-            " TorchScript file begins a recipe",
+            hint=f"`optcli inspect {what}` looks into it, `optcli bench` measures it; an .onnx, .pt2,"
+            " OpenVINO .xml or TorchScript file begins a recipe",
         )
     if (Path(what) / torch_libraries.CONFIG).is_file():
         return "hf", what

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from optcli.pipeline.building import build
 from optcli.results import Report
 from optcli.results.serving import Inference
 from optcli.serving.inference import InferenceSettings, infer
+from optcli.serving.inference.listing import listing
+from optcli.serving.prediction import storage
 from optcli.store import Store
 
 pytestmark = pytest.mark.slow
@@ -168,6 +171,24 @@ def test_workers_of_a_cluster_answer_the_same(project: Path, tmp_path: Path) -> 
     for name, held in content(tmp_path / "here").items():
         if name != "manifest.json":
             assert (tmp_path / "there" / name).read_bytes() == held
+
+
+def test_a_list_in_parquet_and_answers_in_it_need_pyarrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = environment.version
+    monkeypatch.setattr(environment, "version", lambda name: None if name == "pyarrow" else known(name))
+    (tmp_path / "images.parquet").write_bytes(b"PAR1")
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / storage.MANIFEST).write_text('{"format": "parquet"}')
+    monkeypatch.setattr(storage, "deciding", lambda *_: {"preparation": 1})
+    monkeypatch.setattr(storage, "_DECIDES", ())
+    built: Any = SimpleNamespace(name="plain")
+    serving: Any = storage.ImageServing({}, {})
+    with pytest.raises(MissingError, match="pyarrow"):
+        listing(str(tmp_path / "images.parquet"), 10)
+    with pytest.raises(MissingError, match="pyarrow"):
+        storage.open_answers(str(tmp_path / "answers"), built, serving, "--known-answers")
 
 
 @pytest.mark.parametrize("address", ["local", "auto"])

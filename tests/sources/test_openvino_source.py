@@ -95,3 +95,9 @@ def test_a_damaged_file_is_no_model(tmp_path):
     source.file.write_text(text[: len(text) // 2])
     with pytest.raises(InputError, match="not a valid OpenVINO model"):
         written(source, tmp_path / "out", "batch", 4)
+
+
+def test_sizes_that_its_layers_do_not_take_are_an_error_of_the_file(tmp_path):
+    with pytest.raises(InputError, match="does not take the recipe's sizes") as error:
+        written(saved(tmp_path, sizes=(-1, -1)), tmp_path / "out", "batch", 3)
+    assert error.value.place == str(tmp_path / "net.xml")

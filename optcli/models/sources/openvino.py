@@ -62,15 +62,20 @@ class OpenvinoSource(FileSource):
             )
         else:
             for spec in inputs:
-                shape = taken[spec.name]["shape"] or (None,) * len(spec.shape)
-                wrong += _file.differences(spec, taken[spec.name]["dtype"], tuple(shape))
+                shape = _sizes(taken[spec.name]["shape"], spec)
+                wrong += _file.differences(spec, taken[spec.name]["dtype"], shape)
         if wrong:
             declared = {
                 name: (each["dtype"], tuple(each["shape"] or ())) for name, each in taken.items()
             }
             raise _file.refused_inputs(wrong, declared, self.file)
         if any(_fixes(spec, taken[spec.name]["shape"]) for spec in inputs):
-            model.reshape(openvino_format.shapes(inputs))
+            try:
+                model.reshape(openvino_format.shapes(inputs))
+            except RuntimeError as error:
+                message = f"it does not take the recipe's sizes: {openvino_format.reason(error)}"
+                hint = "write sizes that fit its layers, or leave them open by a name"
+                raise _file.wrong(self.file, message, hint) from error
             for name in (openvino_format.FILE, openvino_format.WEIGHTS):
                 (out / name).unlink()  # the weights are mapped: writing over them would change them
             openvino_format.save(model, out)
@@ -85,8 +90,10 @@ class OpenvinoSource(FileSource):
 
 def _fixes(spec: TensorSpec, shape: Sequence[int | None] | None) -> bool:
     """Whether the recipe fixes a size that the file leaves open."""
-    open_sizes = shape or (None,) * len(spec.shape)
-    return any(
-        isinstance(wanted, int) and size is None
-        for wanted, size in zip(spec.shape, open_sizes, strict=True)
-    )
+    pairs = zip(spec.shape, _sizes(shape, spec), strict=True)
+    return any(isinstance(wanted, int) and size is None for wanted, size in pairs)
+
+
+def _sizes(shape: Sequence[int | None] | None, spec: TensorSpec) -> tuple[int | None, ...]:
+    """The sizes of an input; all open where the file leaves even their number open."""
+    return (None,) * len(spec.shape) if shape is None else tuple(shape)

@@ -13,7 +13,7 @@ from typing import Any
 
 from optcli import environment, runners
 from optcli.artifact import Artifact
-from optcli.errors import MissingError, UsageError
+from optcli.errors import UsageError
 from optcli.measure.latency.feeds import choose_batch_sizes, make
 from optcli.measure.latency.machine_state import high_water_bytes
 from optcli.observer import Observer, Silent, left, rate
@@ -45,7 +45,7 @@ _LOCAL_READERS, _REMOTE_READERS = 4, 16
 _MOST_FAILURES = 5
 # Where a run takes so long, and has so many shards for each copy of the model, each core has a copy of
 # its own, if these fit into half of the free memory. Threads of one copy wait for each other whenever
-# another process has one of their cores: beside decoding, a copy of two threads lost 14 % of
+# another process has one of their cores: beside Ray and decoding, a copy of two threads lost 14 % of
 # ResNet-50's rate, and two copies of one thread 2 %.
 _LONG_S, _SHARDS_EACH, _MOST_MEMORY = 30.0, 4, 0.5
 
@@ -147,9 +147,7 @@ def infer(
     if not is_local:
         ray_session.require(settings.address, "optcli infer", shard_worker.PACKAGES)
     if settings.form == "parquet":
-        for missing in environment.missing(environment.Needs(("pyarrow",))):
-            hint = f"add `--format jsonl`, or {missing.hint}"
-            raise MissingError(missing.what, place="--format parquet", hint=hint)
+        storage.require_parquet("--format parquet", "add `--format jsonl`, or ")
     named = source, target
     # Workers have another current folder.
     source, target = (each if "://" in each else os.path.abspath(each) for each in (source, target))

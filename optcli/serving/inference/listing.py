@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.data.image_files import SUFFIXES
 from optcli.errors import InputError, UsageError, first_line
-from optcli.serving.prediction.storage import StoragePlace, place_of
+from optcli.serving.prediction.storage import StoragePlace, place_of, require_parquet
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -164,6 +164,7 @@ def _of_tar(fs: AbstractFileSystem, path: str, name: str, uri: str) -> Iterator[
 
 
 def _of_list(place: StoragePlace, uri: str) -> Iterator[Stored]:
+    require_parquet(uri)
     import pyarrow
     import pyarrow.parquet as parquet
 

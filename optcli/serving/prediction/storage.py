@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from optcli import environment
 from optcli.data.image_files import FORMATS
 from optcli.errors import InputError, MissingError, StoreError, UsageError, first_line, raised_as
 from optcli.files import regular_files
@@ -288,8 +289,16 @@ def open_answers(uri: str, built: BuiltVariant, serving: ImageServing, place: st
         raise UsageError(
             f"these are answers of another {' and another '.join(others)}", place=place, hint=again
         )
+    if known.get("format") == "parquet":
+        require_parquet(uri)
     finished, missing = known.get("finished", []), known.get("missing", [])
     return StoredAnswers(uri, str(known.get("format")), tuple(map(str, finished)), len(missing))
+
+
+def require_parquet(place: str, otherwise: str = "") -> None:
+    """Raise `MissingError` where Parquet cannot be read and written; `otherwise` says what needs none."""
+    if absent := environment.missing(environment.Needs(("pyarrow",))):
+        raise MissingError(absent[0].what, place=place, hint=f"{otherwise}{absent[0].hint}")
 
 
 def rows_of(content: bytes, form: str) -> Iterator[dict[str, Any]]:
