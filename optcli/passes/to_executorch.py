@@ -79,11 +79,11 @@ class ToExecutorch(Pass):
         partitioners = []
         if self.backend == "xnnpack":
             partitioners = [XnnpackPartitioner()]
-            _keep_rows(program.graph_module)
+            _protect_row_softmax(program.graph_module)
         return to_edge_transform_and_lower(program, partitioner=partitioners)
 
 
-def _keep_rows(module: torch.fx.GraphModule) -> None:
+def _protect_row_softmax(module: torch.fx.GraphModule) -> None:
     """Give images of which a softmax is taken by rows a fifth dimension meanwhile.
 
     XNNPACK keeps what comes from a convolution with its channels last, and ExecuTorch 1.5 does not tell

@@ -296,7 +296,7 @@ def open_answers(uri: str, built: BuiltVariant, serving: ImageServing, place: st
 
 
 def require_parquet(place: str, otherwise: str = "") -> None:
-    """Raise `MissingError` where Parquet cannot be read and written; `otherwise` says what needs none."""
+    """Raise `MissingError` where Parquet is not to be had; `otherwise` says what needs none."""
     if absent := environment.missing(environment.Needs(("pyarrow",))):
         raise MissingError(absent[0].what, place=place, hint=f"{otherwise}{absent[0].hint}")
 
