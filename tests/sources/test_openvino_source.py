@@ -9,6 +9,8 @@ from openvino import opset13
 
 from optcli.errors import InputError
 from optcli.files.digest import FileDigests
+from optcli.models import sources
+from optcli.models.formats import model_files
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.sources.openvino import OpenvinoSource
 from optcli.settings import TensorSpec
@@ -101,3 +103,18 @@ def test_sizes_that_its_layers_do_not_take_are_an_error_of_the_file(tmp_path):
     with pytest.raises(InputError, match="does not take the recipe's sizes") as error:
         written(saved(tmp_path, sizes=(-1, -1)), tmp_path / "out", "batch", 3)
     assert error.value.place == str(tmp_path / "net.xml")
+
+
+@pytest.mark.parametrize("source", ["openvino", "litert", "executorch"])
+def test_errors_name_the_file_of_the_person_and_no_copy(tmp_path, source):
+    kind = sources.find(source)
+    (file,) = (tmp_path / f"own{each}" for each in model_files.suffixes(kind.format))
+    file.write_bytes(b"<annotation/>")
+    (tmp_path / "own.bin").write_bytes(b"")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError) as error:
+        kind(target=file.name, folder=tmp_path).write(
+            tmp_path / "out", [TensorSpec(name="a", shape=[4])]
+        )
+    assert error.value.place == str(file)
+    assert str(tmp_path / "out") not in error.value.message

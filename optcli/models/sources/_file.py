@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from optcli.errors import InputError, InputsError, did_you_mean, excerpt, shown_path
+from optcli.errors import InputError, InputsError, OptcliError, did_you_mean, excerpt, shown_path
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests
 from optcli.models.formats import model_files
@@ -39,6 +40,18 @@ def absent(file: Path, suffixes: Sequence[str]) -> tuple[str, str] | None:
 def wrong(file: Path, message: str, hint: str) -> InputError:
     """The error for what is wrong within a file."""
     return InputError(message, place=str(file), hint=hint)
+
+
+@contextmanager
+def errors_of(file: Path, folder: Path) -> Iterator[None]:
+    """Have errors about a copy in a folder say the file that a person knows."""
+    try:
+        yield
+    except OptcliError as error:
+        if error.place.startswith(str(folder)):
+            error.message = error.message.replace(error.place, file.name)
+            error.place = str(file)
+        raise
 
 
 def no_tensor(file: Path, name: str) -> InputError:

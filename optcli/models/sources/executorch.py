@@ -24,7 +24,8 @@ class ExecutorchSource(FileSource):
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         shutil.copyfile(self.file, out / executorch_format.FILE)
-        method = executorch_format.open(out)
+        with _file.errors_of(self.file, out):
+            method = executorch_format.open(out)
         taken, given = executorch_format.tensors(method)
         names = [spec.name for spec in inputs]
         wrong = []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from optcli.artifact import Format
 from optcli.environment import Needs
-from optcli.errors import InputError
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats.torch_calls import Arguments
@@ -34,10 +33,8 @@ class ExportedSource(FileSource):
         import torch
 
         shutil.copyfile(self.file, out / exported_format.FILE)
-        try:
+        with _file.errors_of(self.file, out):
             program = exported_format.open(out, trust=self.trust)
-        except InputError as error:  # of the user's file, not of the copy
-            raise type(error)(error.message, place=str(self.file), hint=error.hint) from error
         _check_inputs(program, inputs, self.file)
         network = program.module()
         call = Arguments(tuple(spec.name for spec in inputs))

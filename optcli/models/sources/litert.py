@@ -27,7 +27,8 @@ class LitertSource(FileSource):
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         shutil.copyfile(self.file, out / litert_format.FILE)
-        taken, given = litert_format.tensors(litert_format.open(out))
+        with _file.errors_of(self.file, out):
+            taken, given = litert_format.tensors(litert_format.open(out))
         counts = litert_format.operator_counts(out / litert_format.FILE)
         by_name = {each.name: each for each in taken}
         if {spec.name for spec in inputs} == {*by_name}:

@@ -48,7 +48,8 @@ class OpenvinoSource(FileSource):
             raise _file.wrong(self.file, f"its weights: {missing[0]}", _WEIGHTS_HINT)
         shutil.copyfile(self.file, out / openvino_format.FILE)
         shutil.copyfile(self.bin, out / openvino_format.WEIGHTS)
-        model = openvino_format.open(out)
+        with _file.errors_of(self.file, out):
+            model = openvino_format.open(out)
         names = openvino_format.input_names(model)
         taken = {
             name: openvino_format.tensor(name, port)

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optcli.errors import OptcliError, counted
+from optcli.errors import counted
+from optcli.models.sources._file import errors_of
 from optcli.outputs import exported
 from optcli.results.document import Document, Items, Names, Section, table_of_texts
 from optcli.settings import Settings
@@ -90,12 +91,8 @@ def as_folder(path: Path, files: Mapping[str, Path]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         for name, file in files.items():
             Path(folder, name).symlink_to(file)
-        try:
+        with errors_of(path, Path(folder)):
             yield Path(folder)
-        except OptcliError as error:
-            if error.place.startswith(folder):
-                error.place = str(path)
-            raise
 
 
 def most_of(parameters_by_type: Mapping[str, int]) -> str:
