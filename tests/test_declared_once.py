@@ -89,13 +89,14 @@ def comparisons(text: str) -> list[tuple[int, str, str]]:
         if not isinstance(node, ast.Compare):
             continue
         sides = [node.left, *node.comparators]
-        subjects = [ast.unparse(each) for each in sides if not isinstance(each, ast.Constant)]
         texts = [
             each.value
             for side in sides
             for each in ast.walk(side)
             if isinstance(each, ast.Constant) and isinstance(each.value, str)
         ]
+        compared = [each for each in sides if texts and not isinstance(each, ast.Constant)]
+        subjects = list(map(ast.unparse, compared))
         seen += [(node.lineno, subject, each) for subject in subjects for each in texts]
     return seen
 

@@ -278,7 +278,7 @@ def rotated(generator, count):
 def test_the_overlap_of_rotated_boxes_is_that_of_their_pixels():
     generator = np.random.default_rng(0)
     first, second = rotated(generator, 8), rotated(generator, 7)
-    axis = np.arange(-40, 120, 0.1) + 0.05
+    axis = np.arange(-40, 120, 0.2) + 0.1
     points = np.stack(np.meshgrid(axis, axis), axis=-1)
 
     def inside(corners):

@@ -52,7 +52,7 @@ def server() -> Iterator[Callable[[dict[str, tuple[int, bytes]]], str]]:
 
         one = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
         running.append(one)
-        threading.Thread(target=one.serve_forever, daemon=True).start()
+        threading.Thread(target=one.serve_forever, args=(0.02,), daemon=True).start()
         return f"http://127.0.0.1:{one.server_address[1]}"
 
     yield start

@@ -34,7 +34,7 @@ def server(monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with http.server.HTTPServer(("127.0.0.1", 0), Ready) as serving:
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        threading.Thread(target=serving.serve_forever, args=(0.02,), daemon=True).start()
         yield serving.server_address[1]
         serving.shutdown()
 
