@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
@@ -244,52 +243,45 @@ def whole(
     )
 
 
-@dataclass(frozen=True)
 class Pieces:
-    """`feeds` has the arrays of each piece, in the order of the inputs.
+    """A batch divided by the batch size of a file, `shapes` being those of its inputs; None varies.
 
-    `rows` is the number of samples where they were divided, and `size` that of a piece.
+    The last piece is filled up with its last sample.
     """
 
-    feeds: list[list[np.ndarray]]
-    rows: int | None = None
-    size: int = 0
+    __slots__ = ("_batched", "_first", "_rows", "_size")
 
-    @classmethod
-    def of(
-        cls,
-        arrays: list[np.ndarray],
-        inputs: Sequence[TensorSpec],
-        shapes: Sequence[Sequence[int | None]],
-    ) -> Pieces:
-        """Divide arrays by the batch size in `shapes`, the file's; None in it varies.
+    def __init__(self, inputs: Sequence[TensorSpec], shapes: Sequence[Sequence[int | None]]) -> None:
+        self._batched = [spec.batch_symbol is not None for spec in inputs]
+        self._first = self._batched.index(True) if True in self._batched else 0
+        self._size = shapes[self._first][0] if True in self._batched else None
+        self._rows: int | None = None
 
-        The last piece is filled up with its last sample.
-        """
+    def divided(self, arrays: list[np.ndarray]) -> list[list[np.ndarray]]:
+        """The arrays of each piece, in the order of the inputs."""
+        size, rows = self._size, len(arrays[self._first]) if self._size else None
+        if size is None or rows is None or rows == size:
+            self._rows = None
+            return [arrays]
         import numpy as np
 
-        batched = [spec.batch_symbol is not None for spec in inputs]
-        sizes = [shape[0] for shape, varies in zip(shapes, batched, strict=True) if varies]
-        rows = [len(array) for array, varies in zip(arrays, batched, strict=True) if varies]
-        if not sizes or sizes[0] is None or rows[0] == sizes[0]:
-            return cls([arrays])
-        feeds = []
-        for start in range(0, rows[0], sizes[0]):
-            places = np.arange(start, start + sizes[0]).clip(max=rows[0] - 1)
-            parts = zip(arrays, batched, strict=True)
+        self._rows, feeds = rows, []
+        for start in range(0, rows, size):
+            places = np.arange(start, start + size).clip(max=rows - 1)
+            parts = zip(arrays, self._batched, strict=True)
             feeds.append([each[places] if varies else each for each, varies in parts])
-        return cls(feeds, rows[0], sizes[0])
+        return feeds
 
     def joined(self, name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
         """An output of all pieces. Raises `RunnerError` where it has no row for each sample."""
+        if self._rows is None:
+            return parts[0]
         import numpy as np
 
-        if self.rows is None:
-            return parts[0]
-        if {len(part) if part.ndim else 0 for part in parts} != {self.size}:
+        if {len(part) if part.ndim else 0 for part in parts} != {self._size}:
             raise RunnerError(
-                f"the file computes {self.size} samples at once, and its output {name!r} has no row "
+                f"the file computes {self._size} samples at once, and its output {name!r} has no row "
                 "for each: batches cannot be computed piece by piece",
                 hint="write the file's batch size under the recipe's `inputs`",
             )
-        return np.concatenate(parts)[: self.rows]
+        return np.concatenate(parts)[: self._rows]

@@ -42,7 +42,8 @@ class CoremlRunner(Runner):
     _model: MLModel | None = PrivateAttr(None)
     _taken: list[FeatureDescription] = PrivateAttr(default_factory=list)
     _names: tuple[str, ...] = PrivateAttr(())
-    _pieces: Pieces = PrivateAttr(Pieces([]))
+    _pieces: Pieces | None = PrivateAttr(None)
+    _feeds: list[dict[str, np.ndarray]] = PrivateAttr(default_factory=list)
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
     _results: list[dict[str, np.ndarray]] = PrivateAttr(default_factory=list)
 
@@ -60,6 +61,7 @@ class CoremlRunner(Runner):
                 hint="name the recipe's inputs as the model does",
             )
         self._taken = [by_name[name] for name in specs]
+        self._pieces = Pieces(self.inputs, [each.sizes for each in self._taken])
         self._names = tuple(artifact.facts.get("outputs", ())) or tuple(each.name for each in given)
         self._settings = {
             "precision": artifact.precision,
@@ -72,17 +74,18 @@ class CoremlRunner(Runner):
             feed[spec.name].astype(each.dtype, copy=False)
             for spec, each in zip(self.inputs, self._taken, strict=True)
         ]
-        self._pieces = Pieces.of(arrays, self.inputs, [each.sizes for each in self._taken])
+        assert self._pieces is not None
+        names = [each.name for each in self._taken]
+        self._feeds = [dict(zip(names, each, strict=True)) for each in self._pieces.divided(arrays)]
 
     def execute(self) -> None:
         if self._model is None:
             raise RunnerError("the runner holds no model", hint="open it first")
-        names = [each.name for each in self._taken]
-        feeds = [dict(zip(names, piece, strict=True)) for piece in self._pieces.feeds]
         with raised_as(RunnerError, "Core ML failed", hint="the log has Core ML's own words"):
-            self._results = self._model.predict(feeds)
+            self._results = self._model.predict(self._feeds)
 
     def fetch(self) -> dict[str, np.ndarray]:
+        assert self._pieces is not None
         return {
             name: self._pieces.joined(name, [piece[name] for piece in self._results])
             for name in self._names
@@ -92,5 +95,4 @@ class CoremlRunner(Runner):
         return dict(self._settings)
 
     def close(self) -> None:
-        self._model = None
-        self._pieces, self._results = Pieces([]), []
+        self._model, self._feeds, self._results = None, [], []

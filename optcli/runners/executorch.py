@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import PrivateAttr
@@ -10,7 +11,7 @@ from pydantic import PrivateAttr
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import RunnerError, raised_as
+from optcli.errors import RunnerError, first_line
 from optcli.models.formats import executorch as executorch_format
 from optcli.runners import Runner
 
@@ -30,11 +31,8 @@ class ExecutorchRunner(Runner):
     runs: ClassVar[tuple[Format, ...]] = (Format.EXECUTORCH,)
     needs: ClassVar[Needs] = Needs(("executorch", "torch"))
 
-    _method: ExecuTorchMethod | None = PrivateAttr(None)
+    _loaded: ExecutorchCalls | None = PrivateAttr(None)
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _names: tuple[str, ...] = PrivateAttr(())
-    _bound: list[torch.Tensor] = PrivateAttr(default_factory=list)
-    _results: Sequence[torch.Tensor] = PrivateAttr(())
 
     def session(self) -> dict[str, Any]:
         return {"threads": self.thread_count()}
@@ -42,8 +40,9 @@ class ExecutorchRunner(Runner):
     def load(self, artifact: Artifact) -> None:
         # Before the program is loaded: XNNPACK takes the threads that there are then.
         threads = executorch_format.set_threads(self.session()["threads"])
-        self._method = executorch_format.open(artifact.path)
-        self._names = tuple(artifact.facts.get("outputs", ()))
+        names = [spec.name for spec in self.inputs]
+        method = executorch_format.open(artifact.path)
+        self._loaded = ExecutorchCalls(method, names, artifact.facts.get("outputs", ()))
         self._settings = {
             "precision": artifact.precision,
             "provider": ",".join(executorch_format.backends(artifact.path)) or "portable",
@@ -52,20 +51,55 @@ class ExecutorchRunner(Runner):
         }
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
+        self._calls.bind(feed)
+
+    def execute(self) -> None:
+        self._calls.execute()
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        return self._calls.fetch()
+
+    def effective(self) -> dict[str, Any]:
+        return dict(self._settings)
+
+    def close(self) -> None:
+        self.__dict__.pop("_calls", None)
+        self._loaded = None
+
+    @cached_property
+    def _calls(self) -> ExecutorchCalls:
+        # A private attribute of a pydantic model costs a microsecond at each look, this one nothing.
+        if self._loaded is None:
+            raise RunnerError("the runner holds no model", hint="open it first")
+        return self._loaded
+
+
+class ExecutorchCalls:
+    """Calls of a program's method, whose inputs and outputs have these names; no names: by number."""
+
+    def __init__(self, method: ExecuTorchMethod, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self._method, self._inputs, self._outputs = method, inputs, tuple(outputs)
+        self._bound: list[torch.Tensor] = []
+        self._results: Sequence[torch.Tensor] = ()
+
+    def bind(self, feed: dict[str, np.ndarray]) -> None:
+        """Take one batch."""
         import numpy as np
         import torch
 
-        self._bound = [torch.from_numpy(np.ascontiguousarray(feed[spec.name])) for spec in self.inputs]
+        self._bound = [torch.from_numpy(np.ascontiguousarray(feed[name])) for name in self._inputs]
 
     def execute(self) -> None:
-        if self._method is None:
-            raise RunnerError("the runner holds no model", hint="open it first")
-        hint = "the log has ExecuTorch's own words; a batch larger than the recipe's `max` does not fit"
-        with raised_as(RunnerError, "ExecuTorch failed", hint=hint):
+        """Compute. Raises `RunnerError` with what ExecuTorch says."""
+        try:
             self._results = self._method(self._bound)
+        except Exception as error:
+            hint = "see the log; a batch larger than the recipe's `max` does not fit"
+            raise RunnerError(f"ExecuTorch failed: {first_line(error)}", hint=hint) from error
 
     def fetch(self) -> dict[str, np.ndarray]:
-        names = self._names or tuple(f"output_{place}" for place in range(len(self._results)))
+        """The outputs by name. Raises `RunnerError` where they are others than were told."""
+        names = self._outputs or tuple(f"output_{place}" for place in range(len(self._results)))
         if len(names) != len(self._results):
             raise RunnerError(
                 f"the program gives {len(self._results)} outputs, wanted {len(names)}",
@@ -73,10 +107,3 @@ class ExecutorchRunner(Runner):
             )
         # The runtime writes the next results where these are.
         return {name: value.numpy().copy() for name, value in zip(names, self._results, strict=True)}
-
-    def effective(self) -> dict[str, Any]:
-        return dict(self._settings)
-
-    def close(self) -> None:
-        self._method = None
-        self._bound, self._results = [], ()
