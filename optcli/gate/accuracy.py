@@ -57,28 +57,28 @@ def compare(
     """
     compared: list[Comparison] = []
     doubts: list[Flag] = []
-    now, then = gating.made.plan.recipe, gating.origin.recipe
-    if "evaluation" in now.data:
+    candidate, baseline = gating.made.plan.recipe, gating.origin.recipe
+    if "evaluation" in candidate.data:
         samples = gating.made.plan.role_keys["evaluation"]
-        compared, doubts = _on(gating, side, incomparable, now, samples, _bars(gating), "")
-    if then is not None and "evaluation" in then.data and _judges_otherwise(gating, then):
-        samples, label = samples_of(then, gating.store.digests), " by the baseline's recipe"
-        bars = [("", then.accuracy)]
+        compared, doubts = _on(gating, side, incomparable, candidate, samples, _bars(gating), "")
+    if baseline is not None and "evaluation" in baseline.data and _judges_otherwise(gating, baseline):
+        samples, label = samples_of(baseline, gating.store.digests), " by the baseline's recipe"
+        bars = [("", baseline.accuracy)]
         try:
-            compared += _on(gating, side, incomparable, then, samples, bars, label)[0]
+            compared += _on(gating, side, incomparable, baseline, samples, bars, label)[0]
         except OptcliError as error:
             why = f"the candidate cannot be judged by the baseline's recipe: {error.message}"
             compared.append(comparisons.not_compared("accuracy", why))
-    lacking = _lacking(gating, side, incomparable) if "evaluation" in now.data else None
+    lacking = _lacking(gating, side, incomparable) if "evaluation" in candidate.data else None
     if lacking is not None:
-        if side.before is None:
+        if side.baseline is None:
             why = f"the float variant {lacking} was built on neither side"
             compared.append(comparisons.not_compared("accuracy", why))
         else:
             doubts.append(flags.no_float_anchor(lacking))
     if not compared:
         why = "this is the float variant itself"
-        why = why if "evaluation" in now.data else "the recipe names no evaluation data"
+        why = why if "evaluation" in candidate.data else "the recipe names no evaluation data"
         compared = [comparisons.not_compared("accuracy", why, blocks=False)]
     return compared, doubts
 
@@ -92,23 +92,23 @@ def _lacking(gating: Gating, side: Side, incomparable: Incomparable | None) -> s
     return name
 
 
-def _judges_otherwise(gating: Gating, then: Recipe) -> bool:
+def _judges_otherwise(gating: Gating, baseline: Recipe) -> bool:
     """Whether the baseline's own evaluation still counts beside the candidate's."""
-    if then.accuracy is not None and gating.made.plan.recipe.accuracy is None:
+    if baseline.accuracy is not None and gating.made.plan.recipe.accuracy is None:
         return "bar" not in gating.declared
     return any(each.open for each in gating.changes if each.kind in _JUDGING)
 
 
 def _bars(gating: Gating) -> list[tuple[str, AccuracySettings | None]]:
     """The candidate's bar, and the baseline's for the same metric where it is another."""
-    now = gating.made.plan.recipe.accuracy
-    then = gating.origin.terms.accuracy if gating.origin.terms is not None else None
-    bars: list[tuple[str, AccuracySettings | None]] = [("", now)]
-    if now is None or then is None or "bar" in gating.declared:
+    candidate = gating.made.plan.recipe.accuracy
+    baseline = gating.origin.terms.accuracy if gating.origin.terms is not None else None
+    bars: list[tuple[str, AccuracySettings | None]] = [("", candidate)]
+    if candidate is None or baseline is None or "bar" in gating.declared:
         return bars
-    their_bar = {name: getattr(then, name) for name in ACCURACY_BARS}
-    if their_bar != {name: getattr(now, name) for name in ACCURACY_BARS}:
-        bars.append((" by the baseline's bar", now.model_copy(update=their_bar)))
+    baseline_bar = {name: getattr(baseline, name) for name in ACCURACY_BARS}
+    if baseline_bar != {name: getattr(candidate, name) for name in ACCURACY_BARS}:
+        bars.append((" by the baseline's bar", candidate.model_copy(update=baseline_bar)))
     return bars
 
 
@@ -137,18 +137,18 @@ def _on(
         gating.options.timeout_s,
         gating.options.jobs,
     )
-    candidate = _subject(side.name, side.now)
+    candidate = _subject(side.name, side.candidate)
     compared: list[Comparison] = []
     doubts: list[Flag] = []
-    if side.before is not None and incomparable is not None:
+    if side.baseline is not None and incomparable is not None:
         compared.append(incomparable.comparison("accuracy"))
-    elif side.before is not None:
-        base = _baselines(gating, f"{side.name} (baseline)", side.before)
+    elif side.baseline is not None:
+        base = _baselines(gating, f"{side.name} (baseline)", side.baseline)
         result, baseline = _compared(candidate, base, context)
         compared += _judged(result, baseline, bars, label)
         if recipe.accuracy is not None and (few := accuracy.too_few(result, recipe.accuracy)):
             doubts.append(few)
-    if recipe.accuracy is None and side.before is not None:
+    if recipe.accuracy is None and side.baseline is not None:
         return compared, doubts
     for name, variant, is_baselines in _anchors(gating, side, incomparable):
         if is_baselines:
@@ -169,9 +169,9 @@ def _anchors(
 
     Each with its name, and whether it is the baseline's.
     """
-    seen = {side.now.artifact.digest}
-    if side.before is not None:
-        seen.add(side.before.artifact.digest)
+    seen = {side.candidate.artifact.digest}
+    if side.baseline is not None:
+        seen.add(side.baseline.artifact.digest)
     for name, each, is_baselines in _floats(gating):
         if is_baselines and incomparable is not None:
             continue
@@ -183,9 +183,9 @@ def _anchors(
 def _floats(gating: Gating) -> Iterator[tuple[str, BaselineVariant | None, bool]]:
     """The float variants by name, the candidate's and the baseline's; None where one was not built."""
     own = gating.made.plan.baseline
-    then = gating.origin.terms.baseline if gating.origin.terms is not None else own
+    baseline = gating.origin.terms.baseline if gating.origin.terms is not None else own
     yield own, built_variants(gating.made, [own]).get(own), False
-    yield then, gating.before.variants.get(then), True
+    yield baseline, gating.baseline.variants.get(baseline), True
 
 
 def _compared(
@@ -242,10 +242,10 @@ def _comparison(verdict: Verdict, result: Accuracy, *, is_outputs: bool) -> Comp
 def _baselines(gating: Gating, name: str, variant: BaselineVariant) -> Subject:
     """An artifact of the baseline, in the Python that runs it."""
     subject = _subject(name, variant)
-    if gating.before.interpreter is None:
+    if gating.baseline.interpreter is None:
         return subject
-    versions = gating.before.environment["versions"]
-    return replace(subject, interpreter=gating.before.interpreter, versions=versions)
+    versions = gating.baseline.environment["versions"]
+    return replace(subject, interpreter=gating.baseline.interpreter, versions=versions)
 
 
 def _subject(name: str, variant: BaselineVariant) -> Subject:

@@ -33,28 +33,28 @@ _LEAST_MS, _LEAST_SHARE = 0.005, 0.05
 
 
 def explain(
-    before: Baseline,
+    baseline: Baseline,
     side: Side,
     inputs: Sequence[TensorSpec],
     samples: Mapping[str, Sequence[str]],
     logs: Path,
 ) -> tuple[list[str], list[OperatorGrowth], list[Flag]]:
     """Causes, the root first; operators whose time grew, worst first; and what is not known."""
-    assert side.before is not None
-    then, now = side.before, side.now
+    assert side.baseline is not None
+    old, new = side.baseline, side.candidate
     here = environment.describe(side.packages)["versions"]
-    running = of_running(before.environment.get("versions", {}), here, side.packages)
-    reasons = merged(of_making(then.made_by, now.made_by, samples), running)
-    if then.runner != now.runner:
-        reasons.append(f"runner {then.runner}, now {now.runner}")
+    running = of_running(baseline.environment.get("versions", {}), here, side.packages)
+    reasons = merged(of_making(old.made_by, new.made_by, samples), running)
+    if old.runner != new.runner:
+        reasons.append(f"runner {old.runner}, now {new.runner}")
     else:
-        reasons += of_options(then.options, now.options)
-    if then.artifact.digest != now.artifact.digest:
-        reasons += _graph(then, now)
+        reasons += of_options(old.options, new.options)
+    if old.artifact.digest != new.artifact.digest:
+        reasons += _graph(old, new)
     elif not reasons:
         reasons.append("the artifact is the same: the machine may behave otherwise")
     try:
-        return reasons, _operators(before, then, now, inputs, logs), []
+        return reasons, _operators(old, new, inputs, logs, baseline.interpreter), []
     except OptcliError as error:  # an explanation that cannot be had is no failure of the gate
         return reasons, [], [flags.operators_not_compared(error.message)]
 
@@ -88,14 +88,14 @@ def _counts(variant: BaselineVariant) -> Counter[str]:
 
 
 def _operators(
-    baseline: Baseline,
-    then: BaselineVariant,
-    now: BaselineVariant,
+    baseline: BaselineVariant,
+    candidate: BaselineVariant,
     inputs: Sequence[TensorSpec],
     logs: Path,
+    interpreter: str | None,
 ) -> list[OperatorGrowth]:
-    before = _times(then, inputs, logs, "baseline", baseline.interpreter)
-    after = _times(now, inputs, logs, "candidate")
+    before = _times(baseline, inputs, logs, "baseline", interpreter)
+    after = _times(candidate, inputs, logs, "candidate")
     grown = [
         OperatorGrowth(operator=name, baseline_ms=before.get(name, 0.0), candidate_ms=after[name])
         for name in after

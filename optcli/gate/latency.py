@@ -65,7 +65,7 @@ def alone(gating: Gating, side: Side, place: Place) -> list[Latency]:
     )
     recipe = gating.made.plan.recipe
     order = LatencyOrder(
-        candidates=(candidate(side.name, side.now, gating.settings, place),),
+        candidates=(candidate(side.name, side.candidate, gating.settings, place),),
         baseline=side.name,
         inputs=recipe.inputs,
         feeds=gating.made.feeds,
@@ -195,10 +195,10 @@ def latencies(
     for figure, bar in judged_bars.items():
         metric: Metric = "p50" if figure.q == 0.5 else "p95"
         blocks = bar.undecided == "blocks"
-        now, before = (_value(rows, figure) for rows in (candidate, baseline))
-        if figure in decisions and now is not None and before is not None:
+        new, old = (_value(rows, figure) for rows in (candidate, baseline))
+        if figure in decisions and new is not None and old is not None:
             comparison = comparisons.latency(
-                metric, figure.batch_size, before, now, decisions[figure], rules[figure], bar
+                metric, figure.batch_size, old, new, decisions[figure], rules[figure], bar
             )
             doubt = _unfit([*candidate, *baseline], figure.batch_size)
             if doubt is not None:
@@ -237,10 +237,10 @@ def _p99(candidate: Sequence[Latency], baseline: Sequence[Latency]) -> list[Comp
         if (a.batch_size, a.region) == (b.batch_size, b.region)
     ]
     return [
-        comparisons.reported("p99", now.batch_size, before.p99_ms.value, now.p99_ms.value)
-        if now.p99_ms and before.p99_ms
-        else comparisons.not_compared("p99", "too few calls for p99", now.batch_size, blocks=False)
-        for now, before in both
+        comparisons.reported("p99", new.batch_size, old.p99_ms.value, new.p99_ms.value)
+        if new.p99_ms and old.p99_ms
+        else comparisons.not_compared("p99", "too few calls for p99", new.batch_size, blocks=False)
+        for new, old in both
     ]
 
 
@@ -265,22 +265,22 @@ def service_level(
 def _memory(
     candidate: Sequence[Latency], baseline: Sequence[Latency], settings: GateSettings
 ) -> list[Comparison]:
-    now = [row.peak_memory_bytes for row in candidate if row.peak_memory_bytes is not None]
-    before = [row.peak_memory_bytes for row in baseline if row.peak_memory_bytes is not None]
+    new = [row.peak_memory_bytes for row in candidate if row.peak_memory_bytes is not None]
+    old = [row.peak_memory_bytes for row in baseline if row.peak_memory_bytes is not None]
     if settings.max_memory_growth is None:
         return []
-    if not now and not before:
+    if not new and not old:
         why = "this system does not report peak memory"
         return [comparisons.not_compared("memory", why, blocks=False)]
-    if not now or not before:
+    if not new or not old:
         return [comparisons.not_compared("memory", "peak memory was measured on one side only")]
     return [
         comparisons.plain(
             "memory",
             "peak memory",
             "bytes",
-            max(before),
-            max(now),
+            max(old),
+            max(new),
             settings.max_memory_growth,
             MEMORY_SLACK_BYTES,
         )

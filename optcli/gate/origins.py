@@ -109,7 +109,7 @@ class Origin(ABC):
     def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
         """The baseline's artifacts of these variants; `packages` run the candidate's artifacts."""
 
-    def changes(self, now: Recipe) -> list[Change]:
+    def changes(self, candidate: Recipe) -> list[Change]:
         """What keeps the two sides from being independent of each other, besides the terms."""
         return []
 
@@ -177,12 +177,12 @@ class _Saved(Origin):
             for name in names
             if name not in self._held.variants
         }
-        before, python = replace(self._held, absent=absent), self._options.baseline_python
+        baseline, python = replace(self._held, absent=absent), self._options.baseline_python
         if python is None:
-            return before
+            return baseline
         there = interpreter_of(python)
-        environment = {**before.environment, "versions": versions_in(there, packages)}
-        return replace(before, environment=environment, interpreter=there)
+        environment = {**baseline.environment, "versions": versions_in(there, packages)}
+        return replace(baseline, environment=environment, interpreter=there)
 
 
 @dataclass
@@ -237,8 +237,8 @@ class _Commit(Origin):
             return other_interpreter.build(request, self._observer)
         return other_interpreter.build_with(self._python(), request, self._observer, self._log("build"))
 
-    def changes(self, now: Recipe) -> list[Change]:
-        changes = in_submodules(now, self._there, self._store.digests)
+    def changes(self, candidate: Recipe) -> list[Change]:
+        changes = in_submodules(candidate, self._there, self._store.digests)
         if self.recipe is not None:
             changes += unversioned(self.recipe, self._there, self._store.digests)
         if self._options.baseline_python is None:
@@ -351,12 +351,12 @@ def _why_not_of_the_commit(file: Path, there: CheckedOut) -> Unversioned | None:
     return "lfs" if _is_pointer(real) else None
 
 
-def _as_committed(today: Path, then: Path) -> bool:
+def _as_committed(today: Path, committed: Path) -> bool:
     """Whether the commit has a file as it is today: code on PYTHONPATH comes from today's checkout."""
-    if Path(os.path.realpath(then)) == today:  # a link to today's
+    if Path(os.path.realpath(committed)) == today:  # a link to today's
         return False
     try:
-        return filecmp.cmp(today, then, shallow=False)
+        return filecmp.cmp(today, committed, shallow=False)
     except OSError:
         return False
 

@@ -86,15 +86,17 @@ def gate(
         made = make(to_do, store, observer, settings, Phases())
         candidate_sides = candidates(made, list(names))
         packages = sorted({package for side in candidate_sides.values() for package in side.packages})
-        before = origin.made(list(names), packages)
-        variants = sides(candidate_sides, before)
+        baseline = origin.made(list(names), packages)
+        variants = sides(candidate_sides, baseline)
         missing = [*missing, *_committed(reference, root, store)]
         changes = _changes(origin, made.plan.recipe, variants, missing, store.digests, options)
-        then, now = origin.terms, terms_of(made.plan.recipe, store.digests)
-        samples = of_samples(then.samples, now.samples) if then is not None else {}
+        samples = {}
+        if origin.terms is not None:
+            own_terms = terms_of(made.plan.recipe, store.digests)
+            samples = of_samples(origin.terms.samples, own_terms.samples)
         gating = Gating(
             made,
-            before,
+            baseline,
             origin,
             demanded,
             slo,
@@ -110,10 +112,10 @@ def gate(
             judged = {
                 name: judge(gating, side, len(variants), names[name]) for name, side in variants.items()
             }
-            outcome, sentence, code = answer(judged, changes, before.origin, options.on_inconclusive)
+            outcome, sentence, code = answer(judged, changes, baseline.origin, options.on_inconclusive)
             report = GateReport(
                 recipe=RecipeSummary(name=loaded.name, path=str(recipe), digest=loaded.digest),
-                baseline=before.origin,
+                baseline=baseline.origin,
                 outcome=outcome,
                 sentence=sentence,
                 exit_code=int(code),
@@ -126,7 +128,7 @@ def gate(
                     for each in places
                     if each.name is not None
                 },
-                baseline_environment=before.environment,
+                baseline_environment=baseline.environment,
                 protocol=_protocol(demanded, gating),
                 started=began,
                 finished=environment.now(),
@@ -156,19 +158,19 @@ def _require_own_places(folder: Path, store: Path) -> None:
 
 def _changes(
     origin: Origin,
-    now: Recipe,
+    candidate: Recipe,
     variants: Mapping[str, Side],
     missing: Sequence[Change],
     digests: FileDigests,
     options: GateRun,
 ) -> list[Change]:
     """All that differs in what the two are judged by, with what was declared marked as such."""
-    differences = [*missing, *origin.changes(now)]
+    differences = [*missing, *origin.changes(candidate)]
     if origin.terms is None:
         if origin.recipe is None:
             differences.append(Change(kind="terms", place="baseline"))
     else:
-        differences += terms.changes(origin.terms, terms_of(now, digests), list(variants))
+        differences += terms.changes(origin.terms, terms_of(candidate, digests), list(variants))
     differences += [each for side in variants.values() for each in runner_changes(side)]
     return [
         each.model_copy(update={"accepted": not each.tighter and each.kind in options.accept})
@@ -188,12 +190,14 @@ def _committed(reference: str, root: Path, store: Store) -> list[Change]:
     ]
 
 
-def _demanded(now: Recipe, origin: Origin, options: GateRun) -> tuple[GateSettings, SloSettings | None]:
+def _demanded(
+    candidate: Recipe, origin: Origin, options: GateRun
+) -> tuple[GateSettings, SloSettings | None]:
     """The settings and service level that both sides demand; declared changes follow the candidate."""
-    settings, slo, then = now.gate, now.slo, origin.terms
-    if then is not None:
-        settings = terms.stricter_gate(then.gate, settings, options.accept)
-        slo = terms.stricter_slo(then.slo, slo, options.accept)
+    settings, slo, judging = candidate.gate, candidate.slo, origin.terms
+    if judging is not None:
+        settings = terms.stricter_gate(judging.gate, settings, options.accept)
+        slo = terms.stricter_slo(judging.slo, slo, options.accept)
     if options.confirm is not None:
         settings = settings.model_copy(update={"confirm": options.confirm})
     return settings, slo

@@ -34,7 +34,7 @@ class Gating:
     """
 
     made: BuiltPlan
-    before: Baseline
+    baseline: Baseline
     origin: Origin
     settings: GateSettings
     slo: SloSettings | None
@@ -64,16 +64,16 @@ _OWN = ("threads", "shapes", "batch_sizes")
 
 @dataclass(frozen=True)
 class Side:
-    """A variant as it is now, and as it was: None where the baseline has none of this name.
+    """A variant as it is now, and the baseline's: None where that has none of this name.
 
     `absent` says why, where it should have one; without a reason the variant is new. `open_shapes`: the
     candidate's recipe leaves it to a build whether the runner's shapes are static.
     """
 
     name: str
-    now: BaselineVariant
+    candidate: BaselineVariant
     packages: tuple[str, ...]
-    before: BaselineVariant | None = None
+    baseline: BaselineVariant | None = None
     absent: str | None = None
     open_shapes: bool = False
 
@@ -97,7 +97,7 @@ def candidates(made: BuiltPlan, names: Sequence[str]) -> dict[str, Side]:
     return judged
 
 
-def sides(side_by_name: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
+def sides(side_by_name: Mapping[str, Side], baseline: Baseline) -> dict[str, Side]:
     """Each candidate with what it is compared with.
 
     Where the candidate's recipe leaves its shapes open, they are the baseline's: what each side's build
@@ -105,9 +105,11 @@ def sides(side_by_name: Mapping[str, Side], before: Baseline) -> dict[str, Side]
     """
     paired = {}
     for name, side in side_by_name.items():
-        then = before.variants.get(name)
-        now = _shaped_as(side.now, then) if then is not None and side.open_shapes else side.now
-        paired[name] = replace(side, now=now, before=then, absent=before.absent.get(name))
+        variant = baseline.variants.get(name)
+        candidate, absent = side.candidate, baseline.absent.get(name)
+        if variant is not None and side.open_shapes:
+            candidate = _shaped_as(candidate, variant)
+        paired[name] = replace(side, candidate=candidate, baseline=variant, absent=absent)
     return paired
 
 
@@ -124,16 +126,16 @@ def _shaped_as(candidate: BaselineVariant, baseline: BaselineVariant) -> Baselin
 
 def runner_changes(side: Side) -> list[Change]:
     """Changes of the runner or of its settings; the gate sets the threads itself."""
-    if side.before is None:
+    if side.baseline is None:
         return []
-    then, now, place = side.before, side.now, f"variants.{side.name}.runner"
-    if then.runner != now.runner:
-        return [Change(kind="runner", place=place, before=then.runner, after=now.runner)]
-    was, here = _settings(then), _settings(now)
+    old, new, place = side.baseline, side.candidate, f"variants.{side.name}.runner"
+    if old.runner != new.runner:
+        return [Change(kind="runner", place=place, before=old.runner, after=new.runner)]
+    before, after = _settings(old), _settings(new)
     return [
-        Change(kind="runner", place=f"{place}.{name}", before=was.get(name), after=here.get(name))
-        for name in dict.fromkeys((*was, *here))
-        if was.get(name) != here.get(name)
+        Change(kind="runner", place=f"{place}.{name}", before=before.get(name), after=after.get(name))
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name)
     ]
 
 
@@ -173,35 +175,35 @@ def why_not_built(made: BuiltPlan, name: str) -> OptcliError:
     return UsageError(f"{name} was not built", place=name, hint="run `optcli build` to see why")
 
 
-def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:
+def cannot_run(side: Side, baseline: Baseline, here: dict[str, Any]) -> str | None:
     """Why the baseline's artifact cannot be run here; None where it can."""
-    assert side.before is not None
-    other_cpu = of_another_cpu(side, before, now)
+    assert side.baseline is not None
+    other_cpu = of_another_cpu(side, baseline, here)
     if other_cpu is not None:
         return other_cpu
-    missing = environment.missing(find_runner(side.before.runner).needs)
+    missing = environment.missing(find_runner(side.baseline.runner).needs)
     if missing:
         return f"the baseline cannot run here: {missing[0].what}"
     return None
 
 
-def of_another_cpu(side: Side, before: Baseline, environment: dict[str, Any]) -> str | None:
+def of_another_cpu(side: Side, baseline: Baseline, environment: dict[str, Any]) -> str | None:
     """Why a baseline does not run on the CPU of the machine `environment`; None where it does."""
-    assert side.before is not None
-    bound = any("device" in step for step in side.before.made_by)
-    then, there = before.environment.get("cpu", {}), environment["cpu"]
-    if bound and (then.get("machine"), then.get("flags")) != (there["machine"], there["flags"]):
-        lacking = sorted(set(then.get("flags", ())) - set(there["flags"]))
+    assert side.baseline is not None
+    bound = any("device" in step for step in side.baseline.made_by)
+    made_on, cpu = baseline.environment.get("cpu", {}), environment["cpu"]
+    if bound and (made_on.get("machine"), made_on.get("flags")) != (cpu["machine"], cpu["flags"]):
+        lacking = sorted(set(made_on.get("flags", ())) - set(cpu["flags"]))
         what = f"this CPU lacks {', '.join(lacking[:4])}" if lacking else "it was made for another CPU"
         return f"the baseline's artifact is bound to the CPU it was made on: {what}"
     return None
 
 
-def other_versions(side: Side, before: Baseline, now: dict[str, Any]) -> list[str]:
+def other_versions(side: Side, baseline: Baseline, here: dict[str, Any]) -> list[str]:
     """Libraries of the runner that had another version when the baseline was made."""
-    then = before.environment.get("versions", {})
+    versions = baseline.environment.get("versions", {})
     return [
-        f"{name} {then[name]} then, {now['versions'].get(name)} now"
+        f"{name} {versions[name]} then, {here['versions'].get(name)} now"
         for name in side.packages
-        if name in then and then[name] != now["versions"].get(name)
+        if name in versions and versions[name] != here["versions"].get(name)
     ]

@@ -20,11 +20,11 @@ from optcli.settings.slo import SloSettings
 
 
 def chosen(
-    now: Recipe,
+    candidate: Recipe,
     only: Sequence[str],
-    before: Terms | None,
-    suggested_now: Callable[[], Sequence[str]],
-    suggested_before: Callable[[], Sequence[str]],
+    baseline: Terms | None,
+    of_candidate: Callable[[], Sequence[str]],
+    of_baseline: Callable[[], Sequence[str]],
 ) -> tuple[dict[str, tuple[Choice, ...]], list[Change]]:
     """The variants to judge with the reasons, in the recipe's order, and changes for those that left.
 
@@ -33,35 +33,37 @@ def chosen(
     where there is none of such a name.
     """
     for name in only:
-        if name not in now.variants:
-            hint = did_you_mean(name, list(now.variants))
+        if name not in candidate.variants:
+            hint = did_you_mean(name, list(candidate.variants))
             raise UsageError(f"the recipe has no variant {name!r}", place="--variant", hint=hint)
     reasons: dict[str, list[Choice]] = {name: ["named"] for name in only}
     missing: list[Change] = []
     if not only:
-        marked = [name for name, variant in now.variants.items() if variant.gate]
+        marked = [name for name, variant in candidate.variants.items() if variant.gate]
         _add(reasons, marked, "marked")
-        marked_before = [n for n, variant in before.variants.items() if variant.gate] if before else []
-        _add(reasons, marked_before, "marked-before")
-        unmarked = [] if marked_before else [*suggested_before()]
+        marked_in_baseline = (
+            [n for n, variant in baseline.variants.items() if variant.gate] if baseline else []
+        )
+        _add(reasons, marked_in_baseline, "marked-before")
+        unmarked = [] if marked_in_baseline else [*of_baseline()]
         _add(reasons, unmarked, "recommended-before")
         if not marked:
-            _add(reasons, suggested_now(), "recommended")
+            _add(reasons, of_candidate(), "recommended")
         # A mark that went is a change of the terms themselves.
         missing = [
             Change(kind="variants", place=f"variants.{name}", before="recommended", after=None)
             for name in unmarked
-            if name not in now.variants
+            if name not in candidate.variants
         ]
-        if marked and before is not None and not marked_before:
+        if marked and baseline is not None and not marked_in_baseline:
             missing += [
                 Change(
                     kind="variants", place=f"variants.{name}.gate", before="recommended", after=False
                 )
                 for name in unmarked
-                if name in now.variants and name not in marked
+                if name in candidate.variants and name not in marked
             ]
-    ordered = {name: tuple(reasons[name]) for name in now.variants if name in reasons}
+    ordered = {name: tuple(reasons[name]) for name in candidate.variants if name in reasons}
     return ordered, missing
 
 
@@ -133,28 +135,30 @@ def accepted(texts: Sequence[str]) -> frozenset[ChangeKind]:
     return frozenset(kinds)
 
 
-def changes(before: Terms, now: Terms, judged: Collection[str] = ()) -> list[Change]:
+def changes(baseline: Terms, candidate: Terms, judged: Collection[str] = ()) -> list[Change]:
     """Every difference between the terms of the baseline and of the candidate.
 
     `judged` are the variants that the gate judges: threads of the others do not count.
     """
     return [
-        *_evaluation(before, now),
-        *_section("preparation", "data.evaluation.prepare", before.preparation, now.preparation),
-        *_section("postprocess", "postprocess", before.postprocess, now.postprocess),
-        *_accuracy(before.accuracy, now.accuracy),
-        *_code(before.code, now.code),
-        *_service_level(before.slo, now.slo),
-        *_gate(before.gate, now.gate),
-        *_section("rule", "devices", before.devices, now.devices),
-        *_threads(before, now, judged),
-        *_variants(before, now),
-        *_inputs(before, now),
+        *_evaluation(baseline, candidate),
+        *_section(
+            "preparation", "data.evaluation.prepare", baseline.preparation, candidate.preparation
+        ),
+        *_section("postprocess", "postprocess", baseline.postprocess, candidate.postprocess),
+        *_accuracy(baseline.accuracy, candidate.accuracy),
+        *_code(baseline.code, candidate.code),
+        *_service_level(baseline.slo, candidate.slo),
+        *_gate(baseline.gate, candidate.gate),
+        *_section("rule", "devices", baseline.devices, candidate.devices),
+        *_threads(baseline, candidate, judged),
+        *_variants(baseline, candidate),
+        *_inputs(baseline, candidate),
     ]
 
 
 def stricter_gate(
-    before: GateSettings, now: GateSettings, declared: Collection[ChangeKind]
+    baseline: GateSettings, candidate: GateSettings, declared: Collection[ChangeKind]
 ) -> GateSettings:
     """The stricter of both sides' settings; what was declared follows the candidate.
 
@@ -162,87 +166,94 @@ def stricter_gate(
     """
     update: dict[str, Any] = {}
     if "bar" not in declared:
-        update |= {name: _stricter_bar(getattr(before, name), getattr(now, name)) for name in _BARS}
-        update |= {name: _least(getattr(before, name), getattr(now, name)) for name in _GROWTHS}
+        update |= {
+            name: _stricter_bar(getattr(baseline, name), getattr(candidate, name)) for name in _BARS
+        }
+        update |= {name: _least(getattr(baseline, name), getattr(candidate, name)) for name in _GROWTHS}
     if "rule" not in declared:
-        update |= {name: getattr(before, name) for name in _RULE}
-        update["batch_sizes"] = tuple(sorted({*before.batch_sizes, *now.batch_sizes}))
+        update |= {name: getattr(baseline, name) for name in _RULE}
+        update["batch_sizes"] = tuple(sorted({*baseline.batch_sizes, *candidate.batch_sizes}))
     if "threads" not in declared:
-        update["threads"] = before.threads
-    return now.model_copy(update=update)
+        update["threads"] = baseline.threads
+    return candidate.model_copy(update=update)
 
 
 def stricter_slo(
-    before: SloSettings | None, now: SloSettings | None, declared: Collection[ChangeKind]
+    baseline: SloSettings | None, candidate: SloSettings | None, declared: Collection[ChangeKind]
 ) -> SloSettings | None:
     """The smaller limit of each bound; the candidate's where a change of bars was declared."""
-    if "bar" in declared or before is None:
-        return now
-    if now is None:
-        return before
-    least = {name: _least(getattr(before, name), getattr(now, name)) for name in _SLO_BARS}
-    return now.model_copy(update=least)
+    if "bar" in declared or baseline is None:
+        return candidate
+    if candidate is None:
+        return baseline
+    least = {name: _least(getattr(baseline, name), getattr(candidate, name)) for name in _SLO_BARS}
+    return candidate.model_copy(update=least)
 
 
 _BARS = ("p50", "p95")
 
 
-def _stricter_bar(before: GateBar | None, now: GateBar | None) -> GateBar | None:
-    if before is None or now is None:
-        return now or before
-    blocks = "blocks" in (before.undecided, now.undecided)
+def _stricter_bar(baseline: GateBar | None, candidate: GateBar | None) -> GateBar | None:
+    if baseline is None or candidate is None:
+        return candidate or baseline
+    blocks = "blocks" in (baseline.undecided, candidate.undecided)
     return GateBar(
-        limit=min(before.limit, now.limit),
-        margin=min(before.margin_or_default, now.margin_or_default),
+        limit=min(baseline.limit, candidate.limit),
+        margin=min(baseline.margin_or_default, candidate.margin_or_default),
         undecided="blocks" if blocks else "advice",
     )
 
 
-def _least(before: float | None, now: float | None) -> float | None:
-    limits = [each for each in (before, now) if each is not None]
+def _least(baseline: float | None, candidate: float | None) -> float | None:
+    limits = [each for each in (baseline, candidate) if each is not None]
     return min(limits) if limits else None
 
 
-def _evaluation(before: Terms, now: Terms) -> Iterator[Change]:
-    was, is_now = before.evaluation, now.evaluation
+def _evaluation(baseline: Terms, candidate: Terms) -> Iterator[Change]:
+    old, new = baseline.evaluation, candidate.evaluation
     place = "data.evaluation"
-    if was is None or is_now is None:
-        if was is not is_now:
+    if old is None or new is None:
+        if old is not new:
             yield Change(
                 kind="evaluation",
                 place=place,
-                before=was and was.get("kind"),
-                after=is_now and is_now.get("kind"),
-                tighter=was is None,
+                before=old and old.get("kind"),
+                after=new and new.get("kind"),
+                tighter=old is None,
             )
         return
-    yield from _section("evaluation", place, was, is_now)
+    yield from _section("evaluation", place, old, new)
 
 
 def _section(
-    kind: ChangeKind, place: str, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None
+    kind: ChangeKind,
+    place: str,
+    baseline: Mapping[str, Any] | None,
+    candidate: Mapping[str, Any] | None,
 ) -> Iterator[Change]:
     """Each key that differs; the whole section where one side has none."""
-    if before is None or now is None:
-        if before != now:
-            yield Change(kind=kind, place=place, before=before, after=now)
+    if baseline is None or candidate is None:
+        if baseline != candidate:
+            yield Change(kind=kind, place=place, before=baseline, after=candidate)
         return
-    for name in dict.fromkeys((*before, *now)):
-        if before.get(name) != now.get(name):
+    for name in dict.fromkeys((*baseline, *candidate)):
+        if baseline.get(name) != candidate.get(name):
             yield Change(
-                kind=kind, place=f"{place}.{name}", before=before.get(name), after=now.get(name)
+                kind=kind, place=f"{place}.{name}", before=baseline.get(name), after=candidate.get(name)
             )
 
 
-def _accuracy(before: AccuracySettings | None, now: AccuracySettings | None) -> Iterator[Change]:
-    if before is None or now is None:
-        if before != now:
-            was, is_now = (each and each.metric for each in (before, now))
+def _accuracy(
+    baseline: AccuracySettings | None, candidate: AccuracySettings | None
+) -> Iterator[Change]:
+    if baseline is None or candidate is None:
+        if baseline != candidate:
+            old, new = (each and each.metric for each in (baseline, candidate))
             # Without the section outputs had to keep their names and shapes.
-            tighter = before is None and now is not None and now.interface == "same"
-            yield Change(kind="bar", place="accuracy", before=was, after=is_now, tighter=tighter)
+            tighter = baseline is None and candidate is not None and candidate.interface == "same"
+            yield Change(kind="bar", place="accuracy", before=old, after=new, tighter=tighter)
         return
-    for each in _section("metric", "accuracy", _resolved(before), _resolved(now)):
+    for each in _section("metric", "accuracy", _resolved(baseline), _resolved(candidate)):
         direction = _ACCURACY_BARS.get(each.place.removeprefix("accuracy."))
         if direction is None:
             yield each
@@ -260,90 +271,94 @@ def _resolved(settings: AccuracySettings) -> dict[str, Any]:
     return {**record, "min_ratio": ratio, "max_drop": settings.bar(1.0) if ratio is None else None}
 
 
-def _code(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Change]:
+def _code(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Change]:
     # Code that comes or goes shows in the settings that name it.
-    for name in before:
-        if name in now and before[name] != now[name]:
-            yield Change(kind="code", place=name, before=before[name][:12], after=now[name][:12])
+    for name in baseline:
+        if name in candidate and baseline[name] != candidate[name]:
+            yield Change(
+                kind="code", place=name, before=baseline[name][:12], after=candidate[name][:12]
+            )
 
 
-def _service_level(before: SloSettings | None, now: SloSettings | None) -> Iterator[Change]:
+def _service_level(baseline: SloSettings | None, candidate: SloSettings | None) -> Iterator[Change]:
     for name in _SLO_BARS:
-        yield from _limit(f"slo.{name}", getattr(before, name, None), getattr(now, name, None))
+        yield from _limit(f"slo.{name}", getattr(baseline, name, None), getattr(candidate, name, None))
 
 
-def _gate(before: GateSettings, now: GateSettings) -> Iterator[Change]:
+def _gate(baseline: GateSettings, candidate: GateSettings) -> Iterator[Change]:
     for name in _BARS:
-        was: GateBar | None = getattr(before, name)
-        is_now: GateBar | None = getattr(now, name)
+        old: GateBar | None = getattr(baseline, name)
+        new: GateBar | None = getattr(candidate, name)
         place = f"gate.{name}"
-        if was is None or is_now is None:
-            limits = (None if each is None else each.limit for each in (was, is_now))
+        if old is None or new is None:
+            limits = (None if each is None else each.limit for each in (old, new))
             yield from _limit(f"{place}.limit", *limits)
             continue
-        yield from _limit(f"{place}.limit", was.limit, is_now.limit)
-        yield from _limit(f"{place}.margin", was.margin_or_default, is_now.margin_or_default)
-        if was.undecided != is_now.undecided:
+        yield from _limit(f"{place}.limit", old.limit, new.limit)
+        yield from _limit(f"{place}.margin", old.margin_or_default, new.margin_or_default)
+        if old.undecided != new.undecided:
             yield Change(
                 kind="bar",
                 place=f"{place}.undecided",
-                before=was.undecided,
-                after=is_now.undecided,
-                tighter=is_now.undecided == "blocks",
+                before=old.undecided,
+                after=new.undecided,
+                tighter=new.undecided == "blocks",
             )
     for name in _GROWTHS:
-        yield from _limit(f"gate.{name}", getattr(before, name), getattr(now, name))
-    rules = (each.model_dump(mode="json", include={*_RULE}) for each in (before, now))
+        yield from _limit(f"gate.{name}", getattr(baseline, name), getattr(candidate, name))
+    rules = (each.model_dump(mode="json", include={*_RULE}) for each in (baseline, candidate))
     yield from _section("rule", "gate", *rules)
     # More of them are not tighter: they share the time, so that none may be decided.
-    if set(before.batch_sizes) != set(now.batch_sizes):
+    if set(baseline.batch_sizes) != set(candidate.batch_sizes):
         yield Change(
             kind="rule",
             place="gate.batch_sizes",
-            before=list(before.batch_sizes),
-            after=list(now.batch_sizes),
+            before=list(baseline.batch_sizes),
+            after=list(candidate.batch_sizes),
         )
 
 
-def _limit(place: str, before: float | None, now: float | None) -> Iterator[Change]:
+def _limit(place: str, baseline: float | None, candidate: float | None) -> Iterator[Change]:
     """A figure that must not be exceeded: smaller, or one where there was none, is tighter."""
-    if before != now:
-        tighter = before is None or (now is not None and now < before)
-        yield Change(kind="bar", place=place, before=before, after=now, tighter=tighter)
+    if baseline != candidate:
+        tighter = baseline is None or (candidate is not None and candidate < baseline)
+        yield Change(kind="bar", place=place, before=baseline, after=candidate, tighter=tighter)
 
 
-def _threads(before: Terms, now: Terms, judged: Collection[str]) -> Iterator[Change]:
+def _threads(baseline: Terms, candidate: Terms, judged: Collection[str]) -> Iterator[Change]:
     """The gate sets the threads of both sides itself, so that it cannot see what these changes cost."""
     places = {
-        "latency.threads": (before.threads, now.threads),
-        "gate.threads": (before.gate.threads, now.gate.threads),
+        "latency.threads": (baseline.threads, candidate.threads),
+        "gate.threads": (baseline.gate.threads, candidate.gate.threads),
         **{
-            f"variants.{name}.runner.threads": (was.threads, now.variants[name].threads)
-            for name, was in before.variants.items()
-            if name in judged and name in now.variants
+            f"variants.{name}.runner.threads": (old.threads, candidate.variants[name].threads)
+            for name, old in baseline.variants.items()
+            if name in judged and name in candidate.variants
         },
     }
-    for place, (was, is_now) in places.items():
-        if was != is_now:
-            yield Change(kind="threads", place=place, before=was, after=is_now)
+    for place, (old, new) in places.items():
+        if old != new:
+            yield Change(kind="threads", place=place, before=old, after=new)
 
 
-def _variants(before: Terms, now: Terms) -> Iterator[Change]:
-    if before.baseline != now.baseline:
-        yield Change(kind="variants", place="baseline", before=before.baseline, after=now.baseline)
-    for name, was in before.variants.items():
-        there = now.variants.get(name)
+def _variants(baseline: Terms, candidate: Terms) -> Iterator[Change]:
+    if baseline.baseline != candidate.baseline:
+        yield Change(
+            kind="variants", place="baseline", before=baseline.baseline, after=candidate.baseline
+        )
+    for name, old in baseline.variants.items():
+        there = candidate.variants.get(name)
         if there is None:
-            if was.gate or name == before.baseline:
+            if old.gate or name == baseline.baseline:
                 yield Change(kind="variants", place=f"variants.{name}", before="there", after=None)
-        elif was.gate and not there.gate:
+        elif old.gate and not there.gate:
             yield Change(kind="variants", place=f"variants.{name}.gate", before=True, after=False)
 
 
-def _inputs(before: Terms, now: Terms) -> Iterator[Change]:
-    was, is_now = ([each.model_dump(mode="json") for each in t.inputs] for t in (before, now))
-    if was != is_now:
-        yield Change(kind="inputs", place="inputs", before=_shapes(before), after=_shapes(now))
+def _inputs(baseline: Terms, candidate: Terms) -> Iterator[Change]:
+    old, new = ([each.model_dump(mode="json") for each in t.inputs] for t in (baseline, candidate))
+    if old != new:
+        yield Change(kind="inputs", place="inputs", before=_shapes(baseline), after=_shapes(candidate))
 
 
 def _shapes(terms: Terms) -> list[str]:

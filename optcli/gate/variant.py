@@ -26,11 +26,11 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
 
     Raises what goes wrong while it is measured.
     """
-    runner = side.now.runner
+    runner = side.candidate.runner
     if side.absent is not None:
         absent = comparisons.not_compared("p50", side.absent)
         return GatedVariant(runner=runner, chosen=tuple(chosen), comparisons=(absent,))
-    if side.before is None:
+    if side.baseline is None:
         why = "new: the baseline has no variant of this name"
         new = comparisons.not_compared("p50", why, blocks=False)
         right, doubts = accuracy.compare(gating, side, None)
@@ -54,7 +54,7 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
         samples += files
     limit = gating.settings.max_size_growth
     if limit is not None:
-        sizes = side.before.artifact.size_bytes, side.now.artifact.size_bytes
+        sizes = side.baseline.artifact.size_bytes, side.candidate.artifact.size_bytes
         compared.append(comparisons.plain("size", "size", "bytes", *sizes, limit))
     # Latency under another runtime cannot be compared, but accuracy can.
     right, doubts = accuracy.compare(gating, side, None if apart is None or apart.evaluates else apart)
@@ -69,7 +69,7 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
         return judged
     recipe = gating.made.plan.recipe
     causes, operators, unknown = explain(
-        gating.before, side, recipe.inputs, gating.samples, gating.logs
+        gating.baseline, side, recipe.inputs, gating.samples, gating.logs
     )
     return judged.model_copy(
         update={
@@ -108,12 +108,12 @@ def _latency(
     gating: Gating, side: Side, variants: int, why: Incomparable | None, place: Place
 ) -> tuple[list[Comparison], list[Flag], list[str]]:
     """What is said of latency, doubts about it, and the files of raw samples."""
-    assert side.before is not None
+    assert side.baseline is not None
     if why is not None:
         promised = []
         if why.declared and gating.slo is not None:
             rows = alone(gating, side, place)
-            promised = service_level(rows, gating.slo, side.now.artifact.size_bytes)
+            promised = service_level(rows, gating.slo, side.candidate.artifact.size_bytes)
         return [why.comparison("p50"), *promised], [], []
     name = f"{side.name} (baseline)"
     file = side.name if place.name is None else f"{side.name}.{place.name}"
@@ -139,15 +139,15 @@ def _save(gating: Gating, timed: Timed, name: str) -> str:
 
 def _incomparable(gating: Gating, side: Side) -> Incomparable | None:
     """Why the two cannot be measured beside each other; None where they can."""
-    before, now = gating.before, environment.describe(side.packages)
+    baseline, here = gating.baseline, environment.describe(side.packages)
     apart = _other_inputs(gating)
     if apart is not None:
         return apart
-    cannot = cannot_run(side, before, now)
+    cannot = cannot_run(side, baseline, here)
     if cannot is not None:
         return Incomparable(cannot)
-    if before.interpreter is None:
-        changed = other_versions(side, before, now)
+    if baseline.interpreter is None:
+        changed = other_versions(side, baseline, here)
         if changed:
             return Incomparable(
                 f"the runtime changed ({', '.join(changed)}): give the baseline its own interpreter "
@@ -162,12 +162,12 @@ def _apart_on(gating: Gating, side: Side, place: Place) -> Incomparable | None:
     apart = _other_inputs(gating)
     if apart is not None:
         return apart
-    if gating.before.interpreter is not None:
+    if gating.baseline.interpreter is not None:
         return Incomparable(f"the baseline's own interpreter is not on {place.name}")
-    assert side.before is not None
+    assert side.baseline is not None
     environment = place.environment(side.packages)
-    if side.before.artifact.format in NATIVE and (
-        why := of_another_cpu(side, gating.before, environment)
+    if side.baseline.artifact.format in NATIVE and (
+        why := of_another_cpu(side, gating.baseline, environment)
     ):
         return Incomparable(why)
     return None
@@ -175,35 +175,35 @@ def _apart_on(gating: Gating, side: Side, place: Place) -> Incomparable | None:
 
 def _other_inputs(gating: Gating) -> Incomparable | None:
     """Why the two cannot be fed alike; None where they can."""
-    before, inputs = gating.before, gating.made.plan.recipe.inputs
-    if list(before.inputs) == list(inputs):
+    baseline, inputs = gating.baseline, gating.made.plan.recipe.inputs
+    if list(baseline.inputs) == list(inputs):
         return None
     declared = "inputs" in gating.declared
-    if declared and _same_calls(before.inputs, inputs, gating.settings.batch_sizes):
+    if declared and _same_calls(baseline.inputs, inputs, gating.settings.batch_sizes):
         return None
     return Incomparable("the model's inputs are not those of the baseline", declared)
 
 
 def _same_calls(
-    before: Sequence[TensorSpec], now: Sequence[TensorSpec], batch_sizes: Sequence[int]
+    baseline: Sequence[TensorSpec], candidate: Sequence[TensorSpec], batch_sizes: Sequence[int]
 ) -> bool:
     """Whether a call of the gate feeds both sides alike, though they take other ranges."""
-    sizes = choose_batch_sizes(now, batch_sizes)[0]
-    if sizes != choose_batch_sizes(before, batch_sizes)[0]:
+    sizes = choose_batch_sizes(candidate, batch_sizes)[0]
+    if sizes != choose_batch_sizes(baseline, batch_sizes)[0]:
         return False
     calls = [
         [(each.name, each.dtype, [each.concrete(size) for size in sizes]) for each in specs]
-        for specs in (before, now)
+        for specs in (baseline, candidate)
     ]
     return calls[0] == calls[1]
 
 
 def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int, place: Place) -> Timed:
-    assert side.before is not None
-    before = candidate(name, side.before, gating.settings, place)
-    before = replace(before, interpreter=gating.before.interpreter)
-    now = candidate(side.name, side.now, gating.settings, place)
-    return compare(gating, before, now, variants, seed, place)
+    assert side.baseline is not None
+    baseline = candidate(name, side.baseline, gating.settings, place)
+    baseline = replace(baseline, interpreter=gating.baseline.interpreter)
+    measured = candidate(side.name, side.candidate, gating.settings, place)
+    return compare(gating, baseline, measured, variants, seed, place)
 
 
 def _confirmed(first: Timed, again: Timed) -> tuple[Comparison, ...]:

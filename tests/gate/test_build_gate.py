@@ -251,8 +251,8 @@ def test_the_baseline_of_a_commit_is_built_and_evaluated_by_its_interpreter(
     git(repository.folder, "commit", "-qam", "with data")
     python, profiled = interpreter(tmp_path), []
 
-    def operators(baseline, then, now, inputs, logs):
-        profiled.append(baseline.interpreter)
+    def operators(baseline, candidate, inputs, logs, interpreter):
+        profiled.append(interpreter)
         return []
 
     monkeypatch.setattr(gating_variant, "explain", EXPLAIN)
@@ -268,8 +268,7 @@ def test_the_baseline_of_a_commit_is_built_and_evaluated_by_its_interpreter(
 def test_operators_of_the_baseline_are_timed_by_its_interpreter(monkeypatch, tmp_path):
     used = []
     monkeypatch.setattr(explaining, "_times", lambda *given: used.append(given[3:]) or {})
-    before = baselines.Baseline("", {}, (), {}, interpreter="python-of-old")
-    assert explaining._operators(before, None, None, (), tmp_path) == []
+    assert explaining._operators(None, None, (), tmp_path, "python-of-old") == []
     assert used == [("baseline", "python-of-old"), ("candidate",)]
 
 

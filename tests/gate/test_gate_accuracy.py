@@ -50,7 +50,7 @@ def compared(monkeypatch):
                     baseline="eager",
                 )
             ),
-            before=Baseline("", before, (), {}),
+            baseline=Baseline("", before, (), {}),
             origin=SimpleNamespace(
                 recipe=None,
                 terms=Terms(
