@@ -99,6 +99,7 @@ class LitertCalls:
         self._names = tuple(facts.get("outputs", ())) or tuple(each.name for each in self._given)
         self._channels_last = frozenset(facts.get(litert_format.CHANNELS_LAST, ()))
         self._pieces = Pieces(inputs, [each.sizes for each in self._taken])
+        self._varies = any(None in each.sizes for each in self._taken)
         self._interpreter = interpreter
         self._feeds: list[list[np.ndarray]] = []
         self._results: list[list[np.ndarray]] = []
@@ -120,8 +121,8 @@ class LitertCalls:
         interpreter, self._results = self._interpreter, []
         try:
             for piece in self._feeds:
-                for tensor, value in zip(self._taken, piece, strict=True):
-                    if tensor.varies and interpreter.tensor(tensor.place)().shape != value.shape:
+                for tensor, value in zip(self._taken, piece, strict=True) if self._varies else ():
+                    if interpreter.tensor(tensor.place)().shape != value.shape:
                         interpreter.resize_tensor_input(tensor.place, value.shape)
                         interpreter.allocate_tensors()
                 for tensor, value in zip(self._taken, piece, strict=True):

@@ -39,11 +39,6 @@ class LitertTensor(NamedTuple):
     scale: float
     zero_point: int
 
-    @property
-    def varies(self) -> bool:
-        """Whether a size varies."""
-        return None in self.sizes
-
 
 def open(folder: Path, threads: int = 1, *, delegate: bool = True) -> Interpreter:
     """The model, ready to run. `delegate`: XNNPACK computes what it can.
