@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from optcli.errors import RunnerError
+from optcli.runners._calls import ModelCalls
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -34,25 +35,12 @@ BATCH_SIZES: Any = Field(
     "measures latency at; where the build chooses the shapes, those of them that gain",
 )
 
-# Calls of each form, in turns, that decide where a size in between goes. The first two are warm-up.
+# ModelCalls of each form, in turns, that decide where a size in between goes. The first two are warm-up.
 _TRIALS, _WARM = 9, 2
 
 
-class FormCalls(Protocol):
-    """The three steps of a call in one form of a model."""
-
-    def bind(self, feed: dict[str, np.ndarray]) -> None:
-        """Take one batch."""
-
-    def execute(self) -> None:
-        """Compute it."""
-
-    def fetch(self) -> dict[str, np.ndarray]:
-        """The outputs by name."""
-
-
 class StaticForms:
-    """Calls of a model that is compiled for some batch sizes, as one model for all.
+    """ModelCalls of a model that is compiled for some batch sizes, as one model for all.
 
     `make` compiles the model for a size, or for any (None). `can_pad`: whether every output begins with
     the batch; inputs that do not keep a batch from being padded as well. `load_ms` says what compiling
@@ -76,7 +64,7 @@ class StaticForms:
 
     def __init__(
         self,
-        make: Callable[[int | None], FormCalls],
+        make: Callable[[int | None], ModelCalls],
         sizes: Sequence[int],
         inputs: Sequence[TensorSpec],
         *,
@@ -90,8 +78,8 @@ class StaticForms:
         self._can_pad = can_pad and len(symbols) == 1 and None not in symbols and not inside
         self.load_ms: dict[str, float] = {}
         self._forms = {size: self._compiled(size) for size in sorted(set(sizes))}
-        self._any: FormCalls | None = None
-        self._routes: dict[int, tuple[FormCalls, int | None]] = {
+        self._any: ModelCalls | None = None
+        self._routes: dict[int, tuple[ModelCalls, int | None]] = {
             size: (form, None) for size, form in self._forms.items()
         }
         self._current = next(iter(self._forms.values()))
@@ -110,7 +98,7 @@ class StaticForms:
         return sorted(self._forms)
 
     @property
-    def current(self) -> FormCalls:
+    def current(self) -> ModelCalls:
         """The form that computed last."""
         return self._current
 
@@ -135,13 +123,13 @@ class StaticForms:
             return outputs
         return {name: array[: self._cut] for name, array in outputs.items()}
 
-    def _compiled(self, size: int | None) -> FormCalls:
+    def _compiled(self, size: int | None) -> ModelCalls:
         start = time.perf_counter()
         form = self._make(size)
         self.load_ms["any" if size is None else str(size)] = 1e3 * (time.perf_counter() - start)
         return form
 
-    def _route(self, size: int, feed: dict[str, np.ndarray]) -> tuple[FormCalls, int | None]:
+    def _route(self, size: int, feed: dict[str, np.ndarray]) -> tuple[ModelCalls, int | None]:
         """The form for a size that none was compiled for, and the size to pad to."""
         if self._any is None:
             self._any = self._compiled(None)
@@ -175,7 +163,7 @@ def _filled(feed: dict[str, np.ndarray], larger: int) -> dict[str, np.ndarray]:
     return batch
 
 
-def _seconds(calls: FormCalls, feed: dict[str, np.ndarray]) -> float:
+def _seconds(calls: ModelCalls, feed: dict[str, np.ndarray]) -> float:
     start = time.perf_counter()
     calls.bind(feed)
     calls.execute()

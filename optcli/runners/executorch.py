@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import PrivateAttr
@@ -13,7 +12,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
 from optcli.models.formats import executorch as executorch_format
-from optcli.runners import Runner
+from optcli.runners._calls import CallsRunner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from executorch.extension.pybindings.portable_lib import ExecuTorchMethod
 
 
-class ExecutorchRunner(Runner):
+class ExecutorchRunner(CallsRunner):
     """Runs ExecuTorch programs on this CPU, by the runtime that phones and boards have.
 
     The backends that the program hands parts of the network to are read from it, the number of threads
@@ -31,7 +30,6 @@ class ExecutorchRunner(Runner):
     runs: ClassVar[tuple[Format, ...]] = (Format.EXECUTORCH,)
     needs: ClassVar[Needs] = Needs(("executorch", "torch"))
 
-    _loaded: ExecutorchCalls | None = PrivateAttr(None)
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def session(self) -> dict[str, Any]:
@@ -50,28 +48,8 @@ class ExecutorchRunner(Runner):
             "version": environment.version("executorch"),
         }
 
-    def bind(self, feed: dict[str, np.ndarray]) -> None:
-        self._calls.bind(feed)
-
-    def execute(self) -> None:
-        self._calls.execute()
-
-    def fetch(self) -> dict[str, np.ndarray]:
-        return self._calls.fetch()
-
     def effective(self) -> dict[str, Any]:
         return dict(self._settings)
-
-    def close(self) -> None:
-        self.__dict__.pop("_calls", None)
-        self._loaded = None
-
-    @cached_property
-    def _calls(self) -> ExecutorchCalls:
-        # A private attribute of a pydantic model costs a microsecond at each look, this one nothing.
-        if self._loaded is None:
-            raise RunnerError("the runner holds no model", hint="open it first")
-        return self._loaded
 
 
 class ExecutorchCalls:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
@@ -14,7 +13,7 @@ from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
 from optcli.models.formats import litert as litert_format
 from optcli.models.formats.litert import LitertTensor
-from optcli.runners import Runner
+from optcli.runners._calls import CallsRunner
 from optcli.runners._shapes import Pieces
 from optcli.settings import TensorSpec
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
 
 
-class LitertRunner(Runner):
+class LitertRunner(CallsRunner):
     """Runs LiteRT models (`.tflite`) on this CPU, by default in XNNPACK.
 
     A file has one batch size: the runner computes larger batches piece by piece, and fills the last
@@ -37,7 +36,6 @@ class LitertRunner(Runner):
         "xnnpack", description="what computes operators: XNNPACK, or LiteRT's own kernels alone"
     )
 
-    _loaded: LitertCalls | None = PrivateAttr(None)
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def session(self) -> dict[str, Any]:
@@ -59,28 +57,8 @@ class LitertRunner(Runner):
             "version": environment.version("ai_edge_litert"),
         }
 
-    def bind(self, feed: dict[str, np.ndarray]) -> None:
-        self._calls.bind(feed)
-
-    def execute(self) -> None:
-        self._calls.execute()
-
-    def fetch(self) -> dict[str, np.ndarray]:
-        return self._calls.fetch()
-
     def effective(self) -> dict[str, Any]:
         return dict(self._settings)
-
-    def close(self) -> None:
-        self.__dict__.pop("_calls", None)
-        self._loaded = None
-
-    @cached_property
-    def _calls(self) -> LitertCalls:
-        # A private attribute of a pydantic model costs a microsecond at each look, this one nothing.
-        if self._loaded is None:
-            raise RunnerError("the runner holds no model", hint="open it first")
-        return self._loaded
 
 
 class LitertCalls:

@@ -20,7 +20,7 @@ from optcli.models.formats import ort as ort_format
 from optcli.models.formats.onnxruntime_providers import PROVIDERS, Name
 from optcli.models.onnx_graphs.protobuf import input_shapes, precision_of
 from optcli.results import flags
-from optcli.runners import Runner
+from optcli.runners._calls import CallsRunner
 from optcli.runners._onnxruntime import (
     OnnxruntimeCalls,
     OnnxruntimeCudaCalls,
@@ -46,7 +46,6 @@ from optcli.settings import TensorSpec
 from optcli.settings.references import OfOneMachine
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnxruntime import InferenceSession, SessionOptions
 
 _LEVELS = {
@@ -59,7 +58,7 @@ _LEVELS = {
 _NO_BF16 = "it has no bfloat16 on the CPU: set `runner: openvino`, or `provider: cuda`"
 
 
-class OnnxruntimeRunner(Runner):
+class OnnxruntimeRunner(CallsRunner):
     """Runs ONNX models, and those that it optimized before, in ONNX Runtime.
 
     On the CPU it is called as a client would call it, with NumPy arrays; on a GPU inputs and outputs
@@ -192,15 +191,6 @@ class OnnxruntimeRunner(Runner):
             options.enable_profiling = True
             options.profile_file_prefix = os.fspath(self._profile / f"onnxruntime{form}")
         return options
-
-    def bind(self, feed: dict[str, np.ndarray]) -> None:
-        self._calls.bind(feed)
-
-    def execute(self) -> None:
-        self._calls.execute()
-
-    def fetch(self) -> dict[str, np.ndarray]:
-        return self._calls.fetch()
 
     def device_ms(self) -> float | None:
         calls = self._calls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, PrivateAttr
@@ -13,7 +12,8 @@ from optcli.environment import Needs
 from optcli.errors import MissingError, RunnerError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
-from optcli.runners import Runner, reads_in_place
+from optcli.runners import reads_in_place
+from optcli.runners._calls import CallsRunner
 from optcli.runners._shapes import (
     BATCH_SIZES,
     SHAPES,
@@ -104,7 +104,7 @@ _SHORT |= {"bf16": "bf16", "bfloat16": "bf16"}
 _DEVICE = r"(CPU|NPU|GPU(\.\d+)?)"
 
 
-class OpenvinoRunner(Runner):
+class OpenvinoRunner(CallsRunner):
     """Runs OpenVINO and ONNX models in OpenVINO, on the CPU or on another device that it knows.
 
     A device that is not there is refused, with those that are. The devices that compute are read back,
@@ -139,7 +139,6 @@ class OpenvinoRunner(Runner):
     shapes: Shapes | None = SHAPES
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = BATCH_SIZES
 
-    _loaded: OpenvinoCalls | StaticForms | None = PrivateAttr(None)
     _quantized: str | None = PrivateAttr(None)
     _device_name: str = PrivateAttr("")
 
@@ -189,15 +188,6 @@ class OpenvinoRunner(Runner):
         self._quantized = openvino_format.precision(model)
         self._require_precision()
 
-    def bind(self, feed: dict[str, np.ndarray]) -> None:
-        self._calls.bind(feed)
-
-    def execute(self) -> None:
-        self._calls.execute()
-
-    def fetch(self) -> dict[str, np.ndarray]:
-        return self._calls.fetch()
-
     def effective(self) -> dict[str, Any]:
         import openvino
 
@@ -238,17 +228,6 @@ class OpenvinoRunner(Runner):
             for layer in self._usual.layers()
             if layer.status == layer.EXECUTED
         ]
-
-    def close(self) -> None:
-        self.__dict__.pop("_calls", None)
-        self._loaded = None
-
-    @cached_property
-    def _calls(self) -> OpenvinoCalls | StaticForms:
-        # A private attribute of a pydantic model costs a microsecond at each look, this one nothing.
-        if self._loaded is None:
-            raise RunnerError("the runner holds no model", hint="open it first")
-        return self._loaded
 
     @property
     def _usual(self) -> OpenvinoCalls:
