@@ -35,12 +35,12 @@ BATCH_SIZES: Any = Field(
     "measures latency at; where the build chooses the shapes, those of them that gain",
 )
 
-# ModelCalls of each form, in turns, that decide where a size in between goes. The first two are warm-up.
+# Calls of each form, in turns, that decide where a size in between goes. The first two are warm-up.
 _TRIALS, _WARM = 9, 2
 
 
 class StaticForms:
-    """ModelCalls of a model that is compiled for some batch sizes, as one model for all.
+    """Calls of a model that is compiled for some batch sizes, as one model for all.
 
     `make` compiles the model for a size, or for any (None). `can_pad`: whether every output begins with
     the batch; inputs that do not keep a batch from being padded as well. `load_ms` says what compiling
