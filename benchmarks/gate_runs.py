@@ -26,6 +26,7 @@ from optcli.gate.latency import compare
 from optcli.gate.side import Gating
 from optcli.measure.latency import Candidate
 from optcli.observer import Silent
+from optcli.runners import DEFAULTS
 from optcli.settings.gate import GateSettings
 
 
@@ -35,6 +36,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--model", default="medium", choices=list(measuring.MODELS))
     parser.add_argument("--engine", type=Path, help="an engine of TensorRT, in place of the model")
+    parser.add_argument(
+        "--artifact", type=Path, help="what a build has laid out, in place of the model"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="begin no run after so long"
+    )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--hogs", type=int, default=0)
     parser.add_argument("--slower", type=float, default=0.0, help="below 0: the baseline is slowed")
@@ -45,11 +52,14 @@ def main() -> int:
     answers: Counter[str] = Counter()
     seconds, pairs = [], []
     with tempfile.TemporaryDirectory() as folder, measuring.hogs(chosen.hogs):
-        if chosen.engine is None:
-            artifact, inputs = measuring.model(chosen.model, Path(folder))
-        else:
+        if chosen.engine is not None:
             artifact, inputs = measuring.engine(chosen.engine)
-        runner = "onnxruntime" if chosen.engine is None else artifact.format.value
+        elif chosen.artifact is not None:
+            artifact, inputs = measuring.laid_out(chosen.artifact)
+        else:
+            artifact, inputs = measuring.model(chosen.model, Path(folder))
+        runner = DEFAULTS[artifact.format]
+        last = time.monotonic() + chosen.seconds
         plain, slow = "optcli.measure.latency.process:serve", "measuring:serve_slower"
         before = Candidate(
             "baseline",
@@ -66,6 +76,8 @@ def main() -> int:
         )
         for run in range(chosen.runs):
             began = time.monotonic()
+            if began > last:
+                break
             found = compare(cast(Gating, known), before, now, 1, run)
             seconds.append(time.monotonic() - began)
             p50 = next(each for each in found.comparisons if each.metric == "p50")
@@ -75,8 +87,9 @@ def main() -> int:
             pairs.append(p50.pairs)
             print(f"{run + 1:3d}: {p50.outcome:<12} {p50.reason}; p95 {p95.reason}", flush=True)
     print(
-        f"{chosen.engine or chosen.model}, slower by {chosen.slower:.0%}, {chosen.hogs} hogs: "
-        f"{dict(answers)} of {chosen.runs}; median {median(pairs):g} pairs, {median(seconds):.1f} s, "
+        f"{chosen.engine or chosen.artifact or chosen.model}, slower by {chosen.slower:.0%},"
+        f" {chosen.hogs} hogs: "
+        f"{dict(answers)} of {len(pairs)}; median {median(pairs):g} pairs, {median(seconds):.1f} s, "
         f"at most {max(seconds):.1f} s"
     )
     return 0

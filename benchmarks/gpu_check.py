@@ -96,7 +96,7 @@ def _unknown_part(options: argparse.Namespace) -> str:
     networks = gpu_recipes.networks(options.shared)
     stages = [pair for each in networks for pair in gpu_recipes.stages(each).items()]
     known = {
-        "networks": {each.name for each in networks},
+        "networks": {*(each.name for each in networks), *gpu_recipes.HALVES},
         "stages": {stage for stage, _ in stages},
         "variants": {name for _, names in stages for name in names},
     }
@@ -150,9 +150,7 @@ class Check:
     def _networks(self) -> list[gpu_recipes.Network]:
         if self._options.dry_run:
             return [gpu_recipes.torch_network("tiny", 32, (1, 2))]
-        found = gpu_recipes.networks(self._options.shared)
-        wanted = self._options.networks and self._options.networks.split(",")
-        return [each for each in found if not wanted or each.name in wanted]
+        return gpu_recipes.named(self._options.shared, self._options.networks)
 
     def _tests(self) -> None:
         if importlib.util.find_spec("pytest") is None:

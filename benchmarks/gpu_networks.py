@@ -87,6 +87,36 @@ def images(count: int, size: int, seed: int) -> torch.Tensor:
     return smooth + 0.1 * torch.randn(smooth.shape, generator=generator)
 
 
+class Halved(torch.nn.Module):
+    """A network that computes in a half precision, channels last; it takes and gives float32."""
+
+    def __init__(self, network: torch.nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.network, self.dtype = network.to(dtype, memory_format=torch.channels_last), dtype
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """`image` is [batch, 3, height, width]."""
+        found: torch.Tensor = self.network(
+            image.to(self.dtype, memory_format=torch.channels_last)
+        ).float()
+        return found
+
+
+def resnet50_fp16() -> torch.nn.Module:
+    """ResNet-50 in float16."""
+    return Halved(resnet50(), torch.float16).eval()
+
+
+def resnet50_bf16() -> torch.nn.Module:
+    """ResNet-50 in bfloat16."""
+    return Halved(resnet50(), torch.bfloat16).eval()
+
+
+def mobilenet_v3_fp16() -> torch.nn.Module:
+    """MobileNetV3-Large in float16."""
+    return Halved(mobilenet_v3(), torch.float16).eval()
+
+
 def _averaged(make: type[torch.nn.Module], size: int) -> torch.nn.Module:
     torch.manual_seed(0)
     model = make().train()

@@ -10,6 +10,8 @@ from typing import Any
 BATCH_SIZES = (1, 8, 32)
 BASELINE = "eager"
 LATE = ("more",)
+# Networks that compute in halves, in PyTorch alone; run where they are named.
+HALVES = ("resnet50_fp16", "resnet50_bf16", "mobilenet_v3_fp16")
 _CODE = Path(__file__).with_name("gpu_networks.py")
 _EXPORT = {"export_onnx": {"opset": 17}}  # TensorRT 8.6 knows no newer one
 
@@ -50,6 +52,15 @@ def networks(shared: Path) -> list[Network]:
     return found
 
 
+def named(shared: Path, names: str | None) -> list[Network]:
+    """The networks of these names, with commas; all of `networks` without."""
+    found = networks(shared)
+    if not names:
+        return found
+    known = [*found, *(torch_network(each, 224) for each in HALVES)]
+    return [each for each in known if each.name in names.split(",")]
+
+
 def _coco(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         return {}
@@ -74,6 +85,10 @@ def stages(network: Network, *, dry: bool = False) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]]
     if dry:
         found = {"torch": {"script": ["torchscript"]}, "more": {"layout": ["channels_last"]}}
+    elif network.name in HALVES:
+        found = {
+            "torch": {name: each for name, each in _torch().items() if name in ("compile", "aoti")}
+        }
     elif network.is_onnx:
         found = {"tensorrt": _engines([]), "more": _more([])}
     else:

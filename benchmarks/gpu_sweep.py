@@ -1,9 +1,10 @@
-"""Batch sweeps of FP16 engines on a GPU, the lines through them, and what `optcli plan` makes of them.
+"""Batch sweeps on a GPU, the lines through them, and what `optcli plan` makes of them.
 
     python benchmarks/gpu_sweep.py [--networks resnet50,vit_b_16] [--largest 128]
 
-For each network: a build with `latency.sweep`, then a plan for a promise of twice the time of the
-largest batch, at 60 % of the images a second that this batch allows. Writes
+For each network: a build of an FP16 engine, or of another variant of `gpu_check.py` (`--variant aoti`),
+with `latency.sweep`, then a plan for a promise of twice the time of the largest batch, at 60 % of the
+images a second that this batch allows. Writes
 `benchmarks/results/gpu-sweep.json` after each network. Exit code 1 where a network has no plan.
 """
 
@@ -27,7 +28,6 @@ from checked import NotDoneError  # noqa: E402
 from optcli import environment  # noqa: E402
 from optcli.models.engines import driver  # noqa: E402
 
-_VARIANT = "trt-fp16"
 _SHARE = 0.6
 _TIMEOUT_S = 600.0
 
@@ -36,6 +36,7 @@ def main() -> int:
     """Sweep and plan; 1 where one of the networks has no plan."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--networks", default="resnet50,vit_b_16")
+    parser.add_argument("--variant", default="trt-fp16", help="of gpu_check.py, such as aoti")
     parser.add_argument("--largest", type=int, default=128, help="the largest batch")
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=40.0, help="time for one sweep at most")
@@ -72,7 +73,7 @@ def _network(name: str, work: Path, chosen: argparse.Namespace) -> dict[str, Any
     except NotDoneError as error:
         sys.stderr.write(f"{name} FAILED: {error}\n")
         return {"failed": str(error)}
-    variant = json.loads(report.read_text())["variants"][_VARIANT]
+    variant = json.loads(report.read_text())["variants"][chosen.variant]
     sweep = variant.get("sweep") or {}
     found = {"status": variant["status"], "reason": variant["reason"], "sweep": sweep}
     points = sweep.get("points") or []
@@ -81,7 +82,14 @@ def _network(name: str, work: Path, chosen: argparse.Namespace) -> dict[str, Any
     last = points[-1]
     largest_ms = last["p50_ms"]["value"]
     rate = _SHARE * last["batch_size"] * 1000 / largest_ms
-    promise = ["--variant", _VARIANT, "--slo", f"p95={2 * largest_ms:.3f}ms", "--rate", f"{rate:.0f}"]
+    promise = [
+        "--variant",
+        chosen.variant,
+        "--slo",
+        f"p95={2 * largest_ms:.3f}ms",
+        "--rate",
+        f"{rate:.0f}",
+    ]
     found["promise"] = promise
     try:
         plan = checked.optcli_answer("plan", str(report), *promise, "--json", *at[:2], **asked)
@@ -105,7 +113,7 @@ def _recipe(name: str, work: Path, chosen: argparse.Namespace) -> Path:
     }
     recipe["name"] = f"gpu-sweep-{name}"
     recipe["latency"] = {"mode": "quick", "batch_sizes": [1], "sweep": sweep}
-    recipe["variants"] = {_VARIANT: recipe["variants"][_VARIANT]["passes"]}
+    recipe["variants"] = {chosen.variant: recipe["variants"][chosen.variant]["passes"]}
     path = work / f"{name}-sweep.yaml"
     path.write_text(json.dumps(recipe, indent=2))
     return path

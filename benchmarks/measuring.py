@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -65,6 +66,20 @@ def engine(folder: Path) -> tuple[Artifact, tuple[TensorSpec, ...]]:
         specs.append(TensorSpec.model_validate(record))
     kind, digest = Format(about.product), about.plan_sha256
     return Artifact(folder.name, kind, folder, about.precision, about.plan_bytes, digest), tuple(specs)
+
+
+def laid_out(folder: Path) -> tuple[Artifact, tuple[TensorSpec, ...]]:
+    """An artifact that a build of ours has laid out, with the inputs that its last pass was given."""
+    about = json.loads((folder / "artifact.json").read_text())
+    names = ("key", "precision", "size_bytes", "digest", "facts")
+    artifact = Artifact(
+        format=Format(about["format"]),
+        path=folder,
+        trusted=True,
+        **{name: about[name] for name in names},
+    )
+    inputs = about["made_by"][-1]["inputs"]
+    return artifact, tuple(TensorSpec.model_validate(each) for each in inputs)
 
 
 @contextmanager
