@@ -51,20 +51,21 @@ def change_text(change: InterfaceChange) -> str:
 def _names(
     candidate: Sequence[StoredOutput], reference: Sequence[StoredOutput]
 ) -> Iterator[InterfaceChange]:
-    now, before = [output.name for output in candidate], [output.name for output in reference]
-    if len(now) != len(before):
-        sizes = (counted(len(each), "output") for each in (before, now))
+    new_names = [output.name for output in candidate]
+    old_names = [output.name for output in reference]
+    if len(new_names) != len(old_names):
+        sizes = (counted(len(each), "output") for each in (old_names, new_names))
         counts = {**dict(zip(("before", "after"), sizes, strict=True)), "comparable": False}
-        names = {"added": [n for n in now if n not in before] or now[len(before) :]}
-        names["removed"] = [n for n in before if n not in now] or before[len(now) :]
+        names = {"added": [n for n in new_names if n not in old_names] or new_names[len(old_names) :]}
+        names["removed"] = [n for n in old_names if n not in new_names] or old_names[len(new_names) :]
         for what, of in names.items():
             for name in of:
                 yield InterfaceChange.model_validate({"what": what, "output": name, **counts})
-    elif set(now) == set(before) and now != before:
-        order = {"before": ", ".join(before), "after": ", ".join(now)}
-        yield InterfaceChange(what="order", output=before[0], **order, comparable=True)
+    elif set(new_names) == set(old_names) and new_names != old_names:
+        order = {"before": ", ".join(old_names), "after": ", ".join(new_names)}
+        yield InterfaceChange(what="order", output=old_names[0], **order, comparable=True)
     else:
-        for new, old in zip(now, before, strict=True):
+        for new, old in zip(new_names, old_names, strict=True):
             if new != old:
                 yield InterfaceChange(
                     what="renamed", output=old, before=old, after=new, comparable=True
@@ -74,13 +75,13 @@ def _names(
 def _values(
     candidate: Sequence[StoredOutput], reference: Sequence[StoredOutput]
 ) -> Iterator[InterfaceChange]:
-    for now, before in paired(candidate, reference):
-        place: dict[str, Any] = {"output": before.name, "comparable": False}
-        if now.shape != before.shape:
-            shapes = {"before": _shape(before.shape), "after": _shape(now.shape)}
+    for own, expected in paired(candidate, reference):
+        place: dict[str, Any] = {"output": expected.name, "comparable": False}
+        if own.shape != expected.shape:
+            shapes = {"before": _shape(expected.shape), "after": _shape(own.shape)}
             yield InterfaceChange(what="shape", **shapes, **place)
-        if _kind(now.dtype) != _kind(before.dtype):
-            yield InterfaceChange(what="dtype", before=before.dtype, after=now.dtype, **place)
+        if _kind(own.dtype) != _kind(expected.dtype):
+            yield InterfaceChange(what="dtype", before=expected.dtype, after=own.dtype, **place)
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -208,12 +208,12 @@ def better_order(evaluation: Evaluation, orders: Mapping[str, Sequence[int]]) ->
     count = len(label) if clusters is None else bounds.effective(clusters)
     best: tuple[float, str] | None = None
     for order_text, number in _tried(label, predicted, orders):
-        then = number == predicted
+        reordered = number == predicted
         share = count / len(label)
-        gained, lost = share * np.sum(then & ~right), share * np.sum(right & ~then)
+        gained, lost = share * np.sum(reordered & ~right), share * np.sum(right & ~reordered)
         _, most = bounds.counted(float(lost), float(gained), count, _TAIL)
-        if -most > _GAIN and (best is None or then.mean() > best[0] + _CLEARLY):
-            best = float(then.mean()), order_text
+        if -most > _GAIN and (best is None or reordered.mean() > best[0] + _CLEARLY):
+            best = float(reordered.mean()), order_text
     if best is None:
         return None
     share, order_text = best

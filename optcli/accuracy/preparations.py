@@ -131,14 +131,14 @@ def better(answer: Answer, prepare: Preparation | None, places: Sequence[int], n
     """
     chooses = places[::_CHOOSES]
     counts = [place for number, place in enumerate(places) if number % _CHOOSES]
-    now = answer(prepare, chooses)
-    if now is None or not counts:
+    declared = answer(prepare, chooses)
+    if declared is None or not counts:
         return None
-    sign = 1 if now.metric.better() == "higher" else -1
-    best, words, other = sign * _value(now), "", prepare
+    sign = 1 if declared.metric.better() == "higher" else -1
+    best, words, other = sign * _value(declared), "", prepare
     for change_text, candidate in others(prepare):
-        then = answer(candidate, chooses)
-        if then is not None and (value := sign * _value(then)) > best:
+        tried = answer(candidate, chooses)
+        if tried is not None and (value := sign * _value(tried)) > best:
             best, words, other = value, change_text, candidate
     if not words:
         return None
@@ -162,10 +162,13 @@ def _least_gain(before: PreparationAnswers, after: PreparationAnswers) -> float:
     import numpy as np
 
     metric, count = before.metric, bounds.effective(before.clusters)
-    was, then = metric.right(before.records), metric.right(after.records)
-    if was is not None and then is not None:
-        share = count / len(was)
-        lost, gained = (share * float(np.sum(each)) for each in (was & ~then, then & ~was))
+    right_before, right_after = metric.right(before.records), metric.right(after.records)
+    if right_before is not None and right_after is not None:
+        share = count / len(right_before)
+        lost, gained = (
+            share * float(np.sum(each))
+            for each in (right_before & ~right_after, right_after & ~right_before)
+        )
         return -bounds.counted(lost, gained, count, _TAIL)[1]
     drawn = [bounds.resampled(metric, each.records, each.clusters) for each in (before, after)]
     drops = drawn[0] - drawn[1] if metric.better() == "higher" else drawn[1] - drawn[0]
@@ -177,7 +180,7 @@ def _least_gain(before: PreparationAnswers, after: PreparationAnswers) -> float:
 def others(prepare: Preparation | None) -> Iterator[tuple[str, Preparation]]:
     """Other channel orders and scales, and both, as a recipe says them."""
     given = {name: getattr(prepare, name) for name in prepare.model_fields_set} if prepare else {}
-    now = resolved(prepare or Preparation())
+    declared = resolved(prepare or Preparation())
     order = "rgb" if given.get("channel_order") == "bgr" else "bgr"
     orders = {"": {}, f"channel_order: {order}": {"channel_order": order}}
     if given.get("channel_order") == "grey":
@@ -185,7 +188,7 @@ def others(prepare: Preparation | None) -> Iterator[tuple[str, Preparation]]:
     for change_text, change in orders.items():
         for scale, values in {"": {}, **_SCALES}.items():
             other = Preparation(**{**given, **change, **values})
-            if other_values(now, resolved(other)):
+            if other_values(declared, resolved(other)):
                 yield ", ".join(filter(None, (change_text, scale))), other
 
 

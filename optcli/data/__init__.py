@@ -164,12 +164,12 @@ def two_preparations(
     if not pixels:
         return
     judged = "evaluation" if "evaluation" in pixels else next(iter(pixels))
-    theirs = pixels[judged].prepare or Preparation()
+    expected = pixels[judged].prepare or Preparation()
     for role, each in pixels.items():
         own = each.prepare or Preparation()
-        if role == judged or each.allow_difference or own == theirs:
+        if role == judged or each.allow_difference or own == expected:
             continue
         if presets:
-            own, theirs = resolved(own), resolved(theirs)
-        if own.preset is theirs.preset is None and (how := other_values(own, theirs)):
+            own, expected = resolved(own), resolved(expected)
+        if own.preset is expected.preset is None and (how := other_values(own, expected)):
             yield role, judged, how
