@@ -57,6 +57,9 @@ OUTPUT_TENSORS = "output_tensors"
 # The fact that holds the layers that such a pass kept in floating point because integers would ruin
 # them: by name, the SQNR of their output in dB.
 RUINED_LAYERS = "ruined_layers_in_floating_point"
+# The fact that names the kinds of operators that such a pass kept in floating point because the runtime
+# has no fast kernel for their integers.
+SLOW_INTEGERS = "slow_integers_in_floating_point"
 # The fact that holds what an accuracy is expected by: `by` says who has it, and the others are its
 # figures as fractions, by metric.
 EXPECTED = "expected_accuracy"

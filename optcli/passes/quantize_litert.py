@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import SLOW_INTEGERS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import litert as litert_format
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ai_edge_quantizer.quantizer import Quantizer
 
 _SAMPLES = 128
+# What a network is quantized for; these stay in integers whatever computes them.
+_LAYERS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
 
 
 class QuantizeLitert(Pass):
@@ -27,8 +30,10 @@ class QuantizeLitert(Pass):
     `static`: weights and activations, by calibration samples. `dynamic`: weights, and activations while
     it runs. `weights`: weights alone, computed in floating point.
 
-    `static` keeps divisions, and what they divide by, in floating point, unless `operators` is given:
-    small divisors would round to zero.
+    Unless `operators` is given, `static` keeps divisions, and what they divide by, in floating point:
+    small divisors would round to zero. So it does with kinds of operators that XNNPACK computes in
+    floating point and not in 8-bit integers, such as `HARD_SWISH` and `SOFTMAX`: LiteRT's own kernels
+    are slower, and each of them ends a part of the network that XNNPACK computes.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.LITERT,)
@@ -49,6 +54,10 @@ class QuantizeLitert(Pass):
     ignored_names: Patterns = Field(
         (), description="regular expressions of tensor names to keep in floating point"
     )
+    whole: bool = Field(
+        False,
+        description="quantize also what XNNPACK lacks in integers: for chips that compute nothing else",
+    )
     samples: int | None = Field(
         None, ge=1, description=f"the most calibration samples to use; default: {_SAMPLES}"
     )
@@ -67,6 +76,7 @@ class QuantizeLitert(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         interpreter = litert_format.open(source.path)
+        settled = {*litert_format.outside(interpreter)[1], *_LAYERS, "QUANTIZE", "DEQUANTIZE"}
         before = litert_format.operator_counts(source.path / litert_format.FILE)
         if litert_format.precision(before) != "fp32":
             raise StepError("the model is quantized already", hint="remove one of the two passes")
@@ -84,12 +94,28 @@ class QuantizeLitert(Pass):
                     )
                 ranges = quantizer.calibrate({key: feeds}, num_threads=job.threads)
                 facts["calibration_samples"] = len(feeds)
-            quantizer.quantize(
-                ranges, job.out / litert_format.FILE, False, enable_progress_report=False
-            )
+            path = job.out / litert_format.FILE
+            quantizer.quantize(ranges, path, False, enable_progress_report=False)
+            floats: list[str] = []
+            while self._prefers_xnnpack:
+                left = litert_format.outside(litert_format.open(job.out))[1]
+                if not (slow := {*left} - settled - {*floats}):
+                    break
+                floats += sorted(slow)
+                path.unlink()
+                again = self._configured(source, floats)
+                again.quantize(ranges, path, False, enable_progress_report=False)
+            if floats:
+                facts[SLOW_INTEGERS] = floats
         return Made(precision=self._precision(), facts={**facts, **_counts(job)})
 
-    def _configured(self, source: Artifact) -> Quantizer:
+    @property
+    def _prefers_xnnpack(self) -> bool:
+        """Whether operators that XNNPACK lacks in integers stay in floating point."""
+        integers = self.mode == "static" and self.activation_bits == 8
+        return integers and not self.operators and not self.whole
+
+    def _configured(self, source: Artifact, floats: Collection[str] = ()) -> Quantizer:
         from ai_edge_quantizer import qtyping, quantizer
         from ai_edge_quantizer.algorithm_manager import AlgorithmName
 
@@ -107,7 +133,9 @@ class QuantizeLitert(Pass):
                 made.add_dynamic_config(".*", kind, self.weight_bits)
             else:
                 made.add_weight_only_config(".*", kind, self.weight_bits)
-        in_floats = [(".*", names[each]) for each in self.ignored_operators]
+        in_floats = [
+            (".*", names[each]) for each in (*self.ignored_operators, *floats) if each in names
+        ]
         if self.mode == "static" and not self.operators:
             # A divisor that rounds to zero gives no number, and in integers ends the runtime.
             divisors = litert_format.divisors(source.path / litert_format.FILE)

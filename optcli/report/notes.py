@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from optcli import environment
-from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, costly_packing, has_own_model
+from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, SLOW_INTEGERS, costly_packing, has_own_model
 from optcli.errors import counted, plural, shown_path
 from optcli.report import engines, wording
 from optcli.report.rows import fastest_fp32
@@ -151,6 +151,12 @@ _PROMISES: tuple[tuple[str, Any, str], ...] = (
         list | tuple,
         "behind the last layers, where values of different range meet; none of them is a layer, and"
         " they take as long as in the float model",
+    ),
+    (
+        SLOW_INTEGERS,
+        list | tuple,
+        "all operators of these kinds: XNNPACK computes them in floating point, and not in integers"
+        " (`whole: true` quantizes them too)",
     ),
     (
         RUINED_LAYERS,

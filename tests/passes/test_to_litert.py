@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from tiny_networks import INPUTS, Noise, apply, artifact, feed, job, largest_error, reference, sqnr_db
 from tiny_networks import torch_artifact as network
 
-from optcli.artifact import Format
+from optcli.artifact import SLOW_INTEGERS, Format
 from optcli.errors import InputError, RunnerError, StepError
 from optcli.models.formats import litert as litert_format
 from optcli.models.sources.litert import LitertSource
@@ -96,6 +96,32 @@ def test_operators_and_names_stay_in_floats_where_the_recipe_says_so(converted, 
         )
     with pytest.raises(ValidationError, match="no regular expression"):
         QuantizeLitert(ignored_names=("[",))
+
+
+def test_what_xnnpack_has_in_floats_alone_stays_in_floats(tmp_path):
+    import litert_torch
+    import torch
+
+    torch.manual_seed(0)
+    layers = (torch.nn.Conv2d(3, 8, 3), torch.nn.Hardswish(), torch.nn.Conv2d(8, 8, 3))
+    network = torch.nn.Sequential(*layers).eval()
+    (tmp_path / "made").mkdir()
+    litert_torch.convert(network, (torch.zeros(1, 3, 16, 16),)).export(
+        str(tmp_path / "made" / litert_format.FILE)
+    )
+    litert_format.rename(tmp_path / "made", ["image"], ["output"])
+    source = artifact(tmp_path / "made", Format.LITERT, outputs=["output"])
+    values = feed(IMAGE, 1, seed=99)
+    expected = network(torch.from_numpy(values["image"])).detach().numpy()
+    for whole in (False, True):
+        place = tmp_path / f"made{whole}"
+        made = apply(QuantizeLitert(whole=whole), source, place, IMAGE, calibration=Noise(IMAGE))
+        assert made.facts["quantized_operators"]["CONV_2D"] == 2
+        assert ("HARD_SWISH" in made.facts["quantized_operators"]) == whole
+        assert made.facts.get(SLOW_INTEGERS) == (None if whole else ["HARD_SWISH"])
+        with LitertRunner(threads=1).open(made, IMAGE) as model:
+            assert sqnr_db(expected, model.run(values)["output"]) > 20
+            assert model.effective()["operators_outside"] == whole
 
 
 def test_a_divisor_that_rounds_to_zero_is_no_integer(tmp_path):
