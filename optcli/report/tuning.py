@@ -195,7 +195,7 @@ def _bytes(count: int | None) -> str:
 
 def points(fraction: float) -> str:
     """A loss in points of percent."""
-    return f"{100 * fraction:.2f}"
+    return f"{100 * fraction:z.2f}"
 
 
 def search(tuning: Tuning) -> Markup:

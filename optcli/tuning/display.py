@@ -42,7 +42,7 @@ class Display(Observer):
         words = [f"trial {trial.number}: {trial.label}"]
         words += [f"{trial.score.value:.2f} times the reference"] if trial.score is not None else []
         if trial.loss is not None:
-            words.append(f"{100 * trial.loss.value:.2f} points lost")
+            words.append(f"{100 * trial.loss.value:z.2f} points lost")
         words.append(_STAGES.get(trial.stage, trial.stage))
         if trial.ended_early is not None:
             words.append(f"its training ended early: {trial.ended_early}")

@@ -208,7 +208,7 @@ def _comment(choice: FinalistChoice) -> list[str]:
     if trial.score is not None:
         sentence += f" {trial.score.value:.2f} times the reference"
     if trial.loss is not None:
-        sentence += f", {100 * trial.loss.value:.2f} points lost on {trial.samples} validation samples"
+        sentence += f", {100 * trial.loss.value:z.2f} points lost on {trial.samples} validation samples"
     return textwrap.wrap(f"{sentence}.", _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 

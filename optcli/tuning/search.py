@@ -334,8 +334,7 @@ def _searched(
             study.keep(trial)
     except KeyboardInterrupt:
         return INTERRUPTED
-    spent_s = sum(trial.seconds for trial in study.trials)
-    used_up = time.monotonic() >= until or spent_s >= 0.9 * strategy.budget_s
+    used_up = time.monotonic() >= until or not strategy.has_time(study.trials)
     return "the time is used up" if used_up else "there was nothing else to try"
 
 

@@ -74,9 +74,9 @@ class Strategy:
 
     def next(self, done: Sequence[TuningTrial]) -> Proposal | None:
         """The next trial; None where nothing is left to try, or no time to try it."""
-        left_s = self.budget_s - sum(trial.seconds for trial in done)
-        if left_s <= _LEAST_LEFT * median(_seconds_of(done) or [0.0]):
+        if not self.has_time(done):
             return None
+        left_s = self._left_s(done)
         orders = (
             self._starts,
             self._looks,
@@ -90,6 +90,13 @@ class Strategy:
                 if not self._was_tried(proposal, done):
                     return proposal
         return None
+
+    def has_time(self, done: Sequence[TuningTrial]) -> bool:
+        """Whether enough of the budget is left for another trial to end in it."""
+        return self._left_s(done) > _LEAST_LEFT * median(_seconds_of(done) or [0.0])
+
+    def _left_s(self, done: Sequence[TuningTrial]) -> float:
+        return self.budget_s - sum(trial.seconds for trial in done)
 
     def _was_tried(self, proposal: Proposal, done: Sequence[TuningTrial]) -> bool:
         identity = self.space.candidate(proposal.parameters).identity

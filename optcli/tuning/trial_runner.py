@@ -58,7 +58,9 @@ class TrialRunner:
         left_s = self.until - time.monotonic()
         if left_s <= 0:
             raise StepError("the time is used up", place="tune", hint="give it more --minutes")
-        return replace(self.settings, timeout_s=max(1.0, min(self.settings.timeout_s, left_s)))
+        return replace(
+            self.settings, timeout_s=max(1.0, min(self.settings.timeout_s, round(left_s, 1)))
+        )
 
     def make(self, recipe: Recipe) -> BuiltPlan:
         """Build all variants of a recipe. Raises what keeps all of them from being built."""

@@ -408,6 +408,74 @@ def test_what_cannot_be_followed_stays_and_the_rest_is_pruned(tmp_path, middle):
         assert model.wide[0].out_channels == 32
 
 
+HEADS = """
+    import torch
+    from torch import nn
+
+    class Anchored(nn.Module):
+        \"\"\"Two levels, each with the numbers of two boxes at a place in its channels.\"\"\"
+
+        def __init__(self):
+            super().__init__()
+            layers = nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3)
+            self.first, self.second = nn.Sequential(*layers), nn.Conv2d(32, 32, 3, 2)
+            self.heads = nn.ModuleList([nn.Conv2d(32, 8, 1), nn.Conv2d(32, 8, 1)])
+
+        def forward(self, input):
+            first = self.first(input)
+            levels = first, self.second(first)
+            found = [head(level).unflatten(1, (2, 4)) for head, level in zip(self.heads, levels)]
+            return torch.cat([each.permute(0, 1, 3, 4, 2).flatten(1, 3) for each in found], 1)
+
+    class Ghosts(nn.Module):
+        \"\"\"Half of the channels are made of the other half.\"\"\"
+
+        def __init__(self):
+            super().__init__()
+            self.primary = nn.Conv2d(16, 8, 1)
+            self.cheap = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+
+        def forward(self, x):
+            x = self.primary(x)
+            return torch.cat([x, self.cheap(x)], 1)
+
+    class Ghosted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.last = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 5, 1)
+            self.first, self.second = Ghosts(), Ghosts()
+
+        def forward(self, input):
+            x = self.stem(input).relu()
+            return self.last(self.second(self.first(x).relu()) + x).mean((2, 3))
+    """
+
+
+def test_a_detector_that_joins_the_anchors_of_its_levels_loses_channels(tmp_path):
+    (tmp_path / "heads.py").write_text(dedent(HEADS))
+    inputs = [TensorSpec(name="input", shape=["batch", 3, 12, 12])]
+    artifact = written(
+        PythonSource(target="heads.py:Anchored", folder=tmp_path), tmp_path / "a", inputs
+    )
+    model, _ = pruned(artifact, tmp_path / "b", inputs, ratio=0.5)
+    widths = [each.out_channels for each in (model.first[0], model.first[2], model.second)]
+    assert widths == [16, 16, 16]
+    assert [head.out_channels for head in model.heads] == [8, 8]
+    assert outputs(model, inputs)["output"].shape == outputs(
+        torch_format.open(artifact.path), inputs
+    )["output"].shape  # fmt: skip
+
+
+def test_channels_beside_what_is_made_of_them_go_with_it(tmp_path):
+    """Else the channels of a residual stream take others with them, and hardly any is left."""
+    (tmp_path / "heads.py").write_text(dedent(HEADS))
+    inputs = [TensorSpec(name="input", shape=["batch", 3, 8, 8])]
+    artifact = written(PythonSource(target="heads.py:Ghosted", folder=tmp_path), tmp_path / "a", inputs)
+    model, _ = pruned(artifact, tmp_path / "b", inputs, ratio=0.5)
+    widths = [each.out_channels for each in (model.stem, model.second.primary, model.second.cheap)]
+    assert widths == [8, 4, 4]
+
+
 @pytest.mark.long
 def test_shifted_windows_are_left_alone_and_do_not_take_for_ever(tmp_path):
     (tmp_path / "swin.py").write_text(

@@ -167,6 +167,24 @@ CODE = """
         def forward(self, image):
             return self.head(self.parts(self.stem(image)).mean((2, 3)))
 
+    class Normed(nn.BatchNorm2d):
+        def __init__(self):
+            super().__init__(16)
+            self.act = nn.ReLU()
+
+        def forward(self, x):
+            return self.act(super().forward(x))
+
+    class Norms(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 16, 3, padding=1)
+            self.parts = nn.Sequential(Normed(), nn.Sequential(nn.Conv2d(16, 16, 1), Normed()))
+            self.head = nn.Linear(16, 5)
+
+        def forward(self, image):
+            return self.head(self.parts(self.stem(image)).mean((2, 3)))
+
     class Odd(nn.Module):
         '''Modules that look like blocks and are none, blocks that are used twice, three real ones.'''
 
@@ -324,6 +342,12 @@ def test_where_no_block_has_a_shortcut_those_that_keep_the_shape_can_go(tmp_path
     assert facts["blocks_found"] == 2
     with pytest.raises(StepError, match="3 blocks are to be removed, and only 2 can be"):
         pruned(source, tmp_path / "c", blocks=3)
+
+
+def test_batch_norms_with_their_activations_are_no_blocks(tmp_path):
+    """A reparameterized network, such as MobileOne, has hundreds, and all are folded."""
+    source = written(tmp_path, "Norms")
+    assert list(removable(torch_format.open(source.path), IMAGE)) == ["parts.1"]
 
 
 @pytest.mark.long

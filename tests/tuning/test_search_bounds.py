@@ -244,6 +244,15 @@ def test_what_failed_by_itself_is_kept_and_what_the_time_ended_is_not(
     assert [each.stage for each in study.trials] == ["inside", "failed"]
 
 
+def test_a_search_ends_by_its_time_where_no_further_trial_would_fit(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    study = Study(tmp_path / "trials.jsonl")
+    short = dataclasses.replace(strategy, budget_s=3.45)  # three trials of a second, and less than half
+    why = searched(short, Attempts(["inside"] * 9), study, time.monotonic() + 600)
+    assert (len(study.trials), why) == (3, "the time is used up")
+
+
 @pytest.mark.slow
 def test_a_baseline_with_a_pass_of_the_user_has_a_key(tmp_path: Path) -> None:
     from optcli.store import Store

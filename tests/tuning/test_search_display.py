@@ -3,6 +3,7 @@
 import time
 
 from optcli.observer import Observer
+from optcli.report.tuning import points
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning.display import Display
@@ -68,3 +69,12 @@ def test_the_end_of_a_trial_is_a_line() -> None:
         " (12 s)",
         "failed tune: trial 4: openvino int8: no such kernel",
     ]
+
+
+def test_a_loss_that_rounds_to_nothing_has_no_sign() -> None:
+    seen = Seen()
+    display = Display(seen, time.monotonic() + 600)
+    display.ends(trial(0, stage="inside", loss=Estimate(value=-1e-9)))
+    assert "-0.00" not in seen.lines[0]
+    assert "0.00 points lost" in seen.lines[0]
+    assert points(-1e-9) == "0.00"

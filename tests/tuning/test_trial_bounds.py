@@ -42,6 +42,8 @@ def test_nothing_begins_after_the_time_of_a_trial(
     assert limited._in_time().timeout_s == 30.0
     now[0] = 120.0
     assert limited._in_time().timeout_s == 10.0, "what a step leaves is for the next"
+    now[0] = 127.77356
+    assert limited._in_time().timeout_s == 2.2, "a person reads it where the step is stopped"
     now[0] = 130.0
     for call in (lambda: limited.measure(NOTHING, (), NOTHING, 0), lambda: limited.judge(NOTHING, "a")):
         with pytest.raises(StepError, match="the time is used up"):

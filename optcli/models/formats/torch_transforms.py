@@ -21,7 +21,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,11 +143,13 @@ def traceable(model: torch.nn.Module) -> Iterator[None]:
 def _bounded() -> Iterator[None]:
     """Stop where a layer is to lose more channels than it has.
 
-    Shifted windows (Swin) do that: channels are multiplied at every reshape, and it takes hours.
+    Shifted windows (Swin) do that: channels are multiplied at every reshape, and it takes hours. And
+    let a concatenation be whose parts have no known channels, as of anchors: Torch-Pruning adds None.
     """
+    from torch_pruning.dependency import index_mapping
     from torch_pruning.dependency.group import Group
 
-    add = Group.add_dep
+    add, concatenated = Group.add_dep, index_mapping.update_concat_index_mapping
 
     def bounded(group: Group, dep: Any, idxs: list[Any]) -> None:
         group.followed = getattr(group, "followed", 0) + len(idxs)
@@ -155,11 +157,15 @@ def _bounded() -> Iterator[None]:
             raise EntangledError(f"{dep.target} would lose {len(idxs)} channels")
         add(group, dep, idxs)
 
-    Group.add_dep = bounded
+    def known(graph: Any, node: Any) -> None:
+        with suppress(TypeError):
+            concatenated(graph, node)
+
+    Group.add_dep, index_mapping.update_concat_index_mapping = bounded, known
     try:
         yield
     finally:
-        Group.add_dep = add
+        Group.add_dep, index_mapping.update_concat_index_mapping = add, concatenated
 
 
 def _channels(module: Any) -> int:

@@ -74,8 +74,8 @@ def removable(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str,
     """The blocks of a network that can be removed by name, in the order in which they are computed.
 
     Each has weights, is called once, gives a tensor of the shape of its first input, and holds a
-    shortcut from one to the other. Where no module does, those are taken that have parts and keep the
-    shape. Of blocks within blocks, the inner ones are taken.
+    shortcut from one to the other. Where no module does, those are taken that have parts, multiply and
+    keep the shape: batch norms are folded anyway. Of blocks within blocks, the inner ones are taken.
     """
     modules = dict(torch_modules.named_modules(model))
     with_parts = {name for name, module in modules.items() if any(torch_modules.children(module))}
@@ -91,7 +91,11 @@ def removable(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str,
     calls = _calls(model, inputs, names, size)
     chosen = {name: call for name, call in calls.items() if _has_shortcut(*call)}
     if not chosen:
-        chosen = {name: call for name, call in calls.items() if name in with_parts}
+        chosen = {
+            name: call
+            for name, call in calls.items()
+            if name in with_parts and _counted(name, call, size).macs
+        }
     return {
         name: _counted(name, call, size)
         for name, call in chosen.items()

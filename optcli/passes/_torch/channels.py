@@ -58,8 +58,9 @@ class ChannelCut:
 class _Group:
     """Coupled layers, with the importance of each channel that may go on its own.
 
-    Where layers are divided (grouped convolutions, group norms), the same channel goes from each of
-    the `parts`, and `scores` has one value for all of them.
+    Where layers are divided (grouped convolutions, group norms), or a channel stands beside what is
+    made of it (GhostNet), the same channel goes from each of the `parts`, and `scores` has one value
+    for all of them.
     """
 
     root: str
@@ -184,8 +185,7 @@ def _importance(name: str) -> Any:
 
 
 def _described(group: Any, graph: DependencyGraph, scores: torch.Tensor) -> _Group:
-    parts = 1
-    layers: list[str] = []
+    parts, layers = _copies(group, graph, len(scores)), []
     for dep, _ in group:
         module, out = dep.target.module, graph.is_out_channel_pruning_fn(dep.handler)
         parts = max(parts, _parts(module, graph, out))
@@ -195,6 +195,19 @@ def _described(group: Any, graph: DependencyGraph, scores: torch.Tensor) -> _Gro
         scores = scores.view(parts, -1).mean(0)
     root = graph._module2name[group[0].dep.target.module]
     return _Group(root, scores, parts, sorted(set(layers)))
+
+
+def _copies(group: Any, graph: DependencyGraph, width: int) -> int:
+    """Into how many equal parts a layer is divided of which channels go together, by its first one."""
+    first = group[0].dep
+    with_it = graph.get_pruning_group(first.target.module, first.handler, [0])
+    also = {
+        index
+        for dep, indices in with_it
+        if dep.target.module is first.target.module and graph.is_out_channel_pruning_fn(dep.handler)
+        for index in indices
+    }
+    return len(also) if sorted(also) == list(range(0, width, max(1, width // len(also)))) else 1
 
 
 def _parts(module: Any, graph: DependencyGraph, out: bool) -> int:
