@@ -10,7 +10,7 @@ import sysconfig
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -115,8 +115,10 @@ def outside(top: str) -> Outside | None:
     Nothing is imported, and what this process has imported already is not looked at: it may be a copy.
     """
     spec = None if top == _OWN or top in sys.stdlib_module_names else _spec(top)
-    if spec is None:
-        return None
+    return None if spec is None else _outside(spec)
+
+
+def _outside(spec: ModuleSpec) -> Outside | None:
     folders = tuple(Path(os.path.abspath(each)) for each in spec.submodule_search_locations or ())
     origin = Path(os.path.abspath(spec.origin)) if spec.has_location and spec.origin else None
     places = [*folders, *([origin] if origin else [])]
@@ -129,7 +131,8 @@ def is_installed(top: str) -> bool:
     """Whether a top name is Python's own or an installed package's; nothing is imported."""
     if top == _OWN or top in sys.stdlib_module_names:
         return True
-    return _spec(top) is not None and outside(top) is None
+    spec = _spec(top)
+    return spec is not None and _outside(spec) is None
 
 
 def _spec(top: str) -> ModuleSpec | None:
@@ -164,9 +167,15 @@ def _remembered(file: Path, module: str, changed_ns: int, size: int) -> tuple[st
 
 
 def _is_installation(path: Path) -> bool:
-    places = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
     installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return bool(installed) or any(path == p or p in path.parents for p in places)
+    return bool(installed) or any(path == p or p in path.parents for p in _installations())
+
+
+@cache
+def _installations() -> frozenset[Path]:
+    """Where Python and its packages are: each question expands all of sysconfig's variables."""
+    names = ("purelib", "platlib", "stdlib", "platstdlib")
+    return frozenset(Path(sysconfig.get_path(name)) for name in names)
 
 
 def local_file(root: Path, module: str) -> Path | None:
