@@ -31,8 +31,13 @@ def imported_modules(file: Path, module: str) -> list[str]:
     both `a` and `a.b`: the reader keeps what exists. Raises `InputError` for
     a file with a syntax error.
     """
+    return list(_imported(_source(file), file, module))
+
+
+@lru_cache(maxsize=256)  # a build asks for each reference, some twenty times
+def _imported(source: bytes, file: Path, module: str) -> tuple[str, ...]:
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    tree = _parse(file)
+    tree = _parse(source, file)
     modules: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -44,7 +49,7 @@ def imported_modules(file: Path, module: str) -> list[str]:
     if file.name == "__init__.py":
         # `from package import *` also imports the submodules that __all__ names.
         modules.extend(f"{module}.{name}" for name in _all(tree))
-    return modules
+    return tuple(modules)
 
 
 def defined_names(file: Path) -> list[str] | None:
@@ -53,7 +58,7 @@ def defined_names(file: Path) -> list[str] | None:
     Raises `InputError` for a file with a syntax error.
     """
     names: list[str] = []
-    for node in _bindings(_parse(file).body):
+    for node in _bindings(_parse(_source(file), file).body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -216,9 +221,17 @@ def _bindings(body: list[ast.stmt]) -> list[ast.stmt]:
     return bindings
 
 
-def _parse(file: Path) -> ast.Module:
+def _source(file: Path) -> bytes:
     try:
-        source = regular_files.read(file)
+        return regular_files.read(file)
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror}", place=str(file), hint="look at its permissions"
+        ) from error
+
+
+def _parse(source: bytes, file: Path) -> ast.Module:
+    try:
         with _PARSING:
             return ast.parse(source, filename=str(file))
     except SyntaxError as error:
@@ -227,10 +240,6 @@ def _parse(file: Path) -> ast.Module:
             f"syntax error: {error.msg}",
             place=f"{file}:{error.lineno}",
             hint=f"correct the line: {line}",
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", place=str(file), hint="look at its permissions"
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, or nested too deeply
         raise InputError(
