@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import cached_compiler
@@ -154,24 +155,37 @@ def cuda(fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CD
     driver._open.cache_clear()
 
 
-@pytest.fixture
-def exact_plans() -> None:
-    """Plans simulate as many requests as a user's, in a file of hurried ones."""
+@pytest.fixture(scope="module")
+def hurried_plans() -> Iterator[list[tuple[ModuleType, str, object]]]:
+    """Plans simulate a fifth of the requests: the same choices, on figures that scatter more.
 
-
-@pytest.fixture
-def hurried_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans simulate a fifth of the requests: the same choices, on figures that scatter more."""
-    if "exact_plans" in request.fixturenames:
-        return
+    It holds for a whole module, for plans that its fixtures share as well; gives what it replaced.
+    """
     from functools import partial
 
     from optcli.measure.queueing import demand
     from optcli.serving.planning import configuring
 
-    monkeypatch.setattr(configuring, "Demand", partial(demand.Demand, requests=6_000))
-    for name, value in (("_MOST_REQUESTS", 24_000), ("_BURSTS", 12), ("_OF_A_REPLICA", 400)):
-        monkeypatch.setattr(demand, name, value)
+    few = [
+        (configuring, "Demand", partial(demand.Demand, requests=6_000)),
+        (demand, "_MOST_REQUESTS", 24_000),
+        (demand, "_BURSTS", 12),
+        (demand, "_OF_A_REPLICA", 400),
+    ]
+    replaced = [(module, name, getattr(module, name)) for module, name, _ in few]
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in few:
+            patch.setattr(module, name, value)
+        yield replaced
+
+
+@pytest.fixture
+def exact_plans(
+    hurried_plans: list[tuple[ModuleType, str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans simulate as many requests as a user's, in a module of hurried ones."""
+    for module, name, value in hurried_plans:
+        monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture

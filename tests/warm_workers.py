@@ -37,11 +37,12 @@ _IMPORTED = (
     "optcli.measure.latency.process",
     "optcli.workers.server",
 )
-# What the runners of these names import when they open a model.
+# What the runners of these names, or the formats, import when they open a model.
 _OF_RUNNERS = {
     "torch": ("torch",),
     "torchscript": ("torch",),
     "aoti": ("torch",),
+    "exported": ("torch",),
     "executorch": ("torch",),
     "onnxruntime": ("onnx", "onnxruntime"),
     "openvino": ("openvino",),
@@ -90,7 +91,12 @@ def instead_of_cold() -> Iterator[None]:
             modules = tuple(each for each in _OF_STEPS if each in arguments)
         else:  # nothing else says what the worker is for
             message = sys._getframe(1).f_locals.get("message")
-            modules = ("numpy", *_OF_RUNNERS.get(getattr(message, "runner", ""), ()))
+            opens = (
+                message.get("format") if isinstance(message, dict) else getattr(message, "runner", "")
+            )
+            modules = ("numpy", *_OF_RUNNERS.get(opens, ()))
+            if "torchvision:" in repr(message):  # a preparation, or a data set
+                modules = (*dict.fromkeys((*modules, "torch", "torchvision")),)
         return warm.started(modules, command, connection, arguments, stream, given)
 
     parent._started = started  # type: ignore[assignment]

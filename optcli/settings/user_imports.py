@@ -10,7 +10,7 @@ import sysconfig
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -31,8 +31,13 @@ def imported_modules(file: Path, module: str) -> list[str]:
     both `a` and `a.b`: the reader keeps what exists. Raises `InputError` for
     a file with a syntax error.
     """
+    return list(_imported(_source(file), file, module))
+
+
+@lru_cache(maxsize=256)  # a build asks for each reference, some twenty times
+def _imported(source: bytes, file: Path, module: str) -> tuple[str, ...]:
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    tree = _parse(file)
+    tree = _parse(source, file)
     modules: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -44,7 +49,7 @@ def imported_modules(file: Path, module: str) -> list[str]:
     if file.name == "__init__.py":
         # `from package import *` also imports the submodules that __all__ names.
         modules.extend(f"{module}.{name}" for name in _all(tree))
-    return modules
+    return tuple(modules)
 
 
 def defined_names(file: Path) -> list[str] | None:
@@ -53,7 +58,7 @@ def defined_names(file: Path) -> list[str] | None:
     Raises `InputError` for a file with a syntax error.
     """
     names: list[str] = []
-    for node in _bindings(_parse(file).body):
+    for node in _bindings(_parse(_source(file), file).body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -115,8 +120,10 @@ def outside(top: str) -> Outside | None:
     Nothing is imported, and what this process has imported already is not looked at: it may be a copy.
     """
     spec = None if top == _OWN or top in sys.stdlib_module_names else _spec(top)
-    if spec is None:
-        return None
+    return None if spec is None else _outside(spec)
+
+
+def _outside(spec: ModuleSpec) -> Outside | None:
     folders = tuple(Path(os.path.abspath(each)) for each in spec.submodule_search_locations or ())
     origin = Path(os.path.abspath(spec.origin)) if spec.has_location and spec.origin else None
     places = [*folders, *([origin] if origin else [])]
@@ -129,7 +136,8 @@ def is_installed(top: str) -> bool:
     """Whether a top name is Python's own or an installed package's; nothing is imported."""
     if top == _OWN or top in sys.stdlib_module_names:
         return True
-    return _spec(top) is not None and outside(top) is None
+    spec = _spec(top)
+    return spec is not None and _outside(spec) is None
 
 
 def _spec(top: str) -> ModuleSpec | None:
@@ -164,9 +172,15 @@ def _remembered(file: Path, module: str, changed_ns: int, size: int) -> tuple[st
 
 
 def _is_installation(path: Path) -> bool:
-    places = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
     installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return bool(installed) or any(path == p or p in path.parents for p in places)
+    return bool(installed) or any(path == p or p in path.parents for p in _installations())
+
+
+@cache
+def _installations() -> frozenset[Path]:
+    """Where Python and its packages are: each question expands all of sysconfig's variables."""
+    names = ("purelib", "platlib", "stdlib", "platstdlib")
+    return frozenset(Path(sysconfig.get_path(name)) for name in names)
 
 
 def local_file(root: Path, module: str) -> Path | None:
@@ -207,9 +221,17 @@ def _bindings(body: list[ast.stmt]) -> list[ast.stmt]:
     return bindings
 
 
-def _parse(file: Path) -> ast.Module:
+def _source(file: Path) -> bytes:
     try:
-        source = regular_files.read(file)
+        return regular_files.read(file)
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror}", place=str(file), hint="look at its permissions"
+        ) from error
+
+
+def _parse(source: bytes, file: Path) -> ast.Module:
+    try:
         with _PARSING:
             return ast.parse(source, filename=str(file))
     except SyntaxError as error:
@@ -218,10 +240,6 @@ def _parse(file: Path) -> ast.Module:
             f"syntax error: {error.msg}",
             place=f"{file}:{error.lineno}",
             hint=f"correct the line: {line}",
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", place=str(file), hint="look at its permissions"
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, or nested too deeply
         raise InputError(

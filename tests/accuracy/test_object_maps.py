@@ -279,13 +279,16 @@ def test_the_overlap_of_rotated_boxes_is_that_of_their_pixels():
     generator = np.random.default_rng(0)
     first, second = rotated(generator, 8), rotated(generator, 7)
     axis = np.arange(-40, 120, 0.2) + 0.1
-    points = np.stack(np.meshgrid(axis, axis), axis=-1)
 
     def inside(corners):
         along = np.roll(corners, -1, axis=0) - corners
-        to = points[..., None, :] - corners
-        sides = along[:, 0] * to[..., 1] - along[:, 1] * to[..., 0]
-        return (sides > 0).all(axis=-1) | (sides < 0).all(axis=-1)
+        sides = np.stack(
+            [
+                dx * (axis[:, None] - y) > dy * (axis - x)
+                for (x, y), (dx, dy) in zip(corners, along, strict=True)
+            ]
+        )
+        return sides.all(axis=0) | ~sides.any(axis=0)
 
     pixels = [[inside(corners) for corners in each] for each in (first, second)]
     wanted = [[(a & b).sum() / (a | b).sum() for b in pixels[1]] for a in pixels[0]]

@@ -1,7 +1,8 @@
 """Engines of real networks, built by the TensorRT-RTX that is installed: it needs no GPU for that."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +34,34 @@ QUANTIZERS = {
 }
 
 
+# Of the detector each takes some seconds.
+QUANTIZED = [
+    pytest.param((kind, name), id=f"{name}-{kind}", marks=[pytest.mark.long] * (kind == "detector"))
+    for kind in KINDS
+    for name in QUANTIZERS
+]
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory) -> Callable[[str], Network]:
+    folder = tmp_path_factory.mktemp("networks")
+    return cache(lambda kind: network(kind, folder))
+
+
 @pytest.fixture(scope="module", params=KINDS)
-def real(request, tmp_path_factory) -> Network:
-    return network(request.param, tmp_path_factory.mktemp("networks"))
+def real(request, networks) -> Network:
+    return networks(request.param)
 
 
-@pytest.fixture(scope="module", params=QUANTIZERS)
-def quantized(request, real, tmp_path_factory) -> Iterator[tuple[Network, Path]]:
-    """The network, and the folder of the same in INT8."""
-    out = tmp_path_factory.mktemp("quantized") / request.param
+@pytest.fixture(scope="module", params=QUANTIZED)
+def quantized(request, networks, tmp_path_factory) -> tuple[Network, Path]:
+    """A network, and the folder of the same in INT8."""
+    kind, quantizer = request.param
+    real = networks(kind)
+    out = tmp_path_factory.mktemp("quantized") / quantizer
     samples = Noise(real.inputs, count=4, scale=real.scale)
     source = artifact(real.folder, Format.ONNX)
-    made = apply(QUANTIZERS[request.param], source, out, real.inputs, calibration=samples)
+    made = apply(QUANTIZERS[quantizer], source, out, real.inputs, calibration=samples)
     assert made.precision == "int8"
     return real, out
 
@@ -132,8 +149,15 @@ def test_engines_in_int8(quantized, tmp_path):
     assert kept_db(real, ready.path) > real.int8_db
 
 
-@pytest.mark.parametrize("kind", ["resnet", "vit"])
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize(
+    ("precision", "kind"),
+    [
+        ("bf16", "resnet"),
+        ("bf16", "vit"),
+        ("fp8", "resnet"),
+        pytest.param("fp8", "vit", marks=pytest.mark.long),
+    ],
+)
 def test_engines_in_newer_types(kind, precision, tmp_path):
     real = network(kind, tmp_path)
     source = real.folder

@@ -290,6 +290,7 @@ def test_onnx_runtime_computes_as_much_on_integers_as_after_calibration_alone(
     assert {tensor.data_type for tensor in large} == {3}  # int8: no weight is kept in floats
 
 
+@pytest.mark.long
 def test_openvino_computes_products_on_integers(regained):
     made = regained("openvino")
     compiled = openvino_format.core().compile_model(openvino_format.open(made.path), "CPU")
@@ -449,6 +450,7 @@ def test_what_cannot_be_trained_says_so_before_it_trains(residual, tmp_path):
     fails("cannot follow the network at line", source=written(tmp_path / "branch", "Branching"))
 
 
+@pytest.mark.long
 def test_an_export_that_computes_something_else_is_refused(regained):
     made = regained("onnx")
     images = np.stack([DATA["validation"][index].inputs["image"] for index in range(4)])

@@ -67,8 +67,18 @@ def test_zero_is_the_smallest_behind_relu(model):
     assert alone["ra"] == both["ra"] == (0, both["a"][1])
 
 
+@pytest.fixture(scope="module", params=["Conv", "resnet20_cifar10"])
+def exported(request, tmp_path_factory):
+    """A network as ONNX, and its inputs."""
+    folder = tmp_path_factory.mktemp("exported")
+    if request.param == "Conv":
+        inputs, source = INPUTS["Conv"], torch_artifact(folder, "Conv")
+        return apply(ExportOnnx(exporter="dynamo"), source, folder / "onnx", inputs), inputs
+    file = request.getfixturevalue("shared") / "models" / f"{request.param}.onnx"
+    return onnx_file(file, folder / "onnx"), (TensorSpec(name="input", shape=("batch", 3, 32, 32)),)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["Conv", "resnet20_cifar10"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -82,17 +92,8 @@ def test_zero_is_the_smallest_behind_relu(model):
         {"format": "qoperator"},
     ],
 )
-def test_models_are_those_of_looking_at_everything(
-    tmp_path, request, monkeypatch, network, options
-) -> None:
-    if network == "Conv":
-        inputs = INPUTS["Conv"]
-        source = torch_artifact(tmp_path, "Conv")
-        source = apply(ExportOnnx(exporter="dynamo"), source, tmp_path / "onnx", inputs)
-    else:
-        file = request.getfixturevalue("shared") / "models" / f"{network}.onnx"
-        source = onnx_file(file, tmp_path / "onnx")
-        inputs = (TensorSpec(name="input", shape=("batch", 3, 32, 32)),)
+def test_models_are_those_of_looking_at_everything(tmp_path, monkeypatch, exported, options) -> None:
+    source, inputs = exported
     skipped: list[int] = []
 
     def told(*arguments):

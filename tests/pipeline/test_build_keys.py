@@ -59,6 +59,7 @@ def why(project: Project) -> str:
     return terminal.text(document)
 
 
+@pytest.mark.slow
 def test_an_option(built):
     built.recipe(VARIANTS.replace("note: again", "note: thrice"), data=DATA)
     assert "options.note: again -> thrice" in why(built)
@@ -66,6 +67,7 @@ def test_an_option(built):
     assert built.built == [TWICE]
 
 
+@pytest.mark.slow
 def test_an_option_early_in_the_chain(built):
     changed = VARIANTS.replace(
         'twice: ["./fakes.py:Copy",', 'twice: [{"./fakes.py:Copy": {note: first}},'

@@ -1,10 +1,12 @@
 """Labels are numbered as the model's classes are, before anything is built."""
 
 import json
+import sys
 
 import numpy as np
 import onnx
 import pytest
+from needs import needs
 from onnx import TensorProto, helper
 from PIL import Image
 from tiny_project import Heard
@@ -132,12 +134,14 @@ def test_counts_are_compared(folder):
 
 @pytest.mark.slow
 def test_imagenette_lies_inside_imagenet(folder):
-    pytest.importorskip("timm")
+    needs("package", "timm")
+    imported = "timm" in sys.modules
     photos(folder, n03888257=1, n01440764=1)
     classifier(folder, 1000)
     assert checked(recipe(folder, ONE)).roles["evaluation"].map == {"n01440764": 0, "n03888257": 701}
     classifier(folder, 1001)
     assert checked(recipe(folder, ONE)).roles["evaluation"].map["n01440764"] == 1
+    assert ("timm" in sys.modules) == imported  # that takes seconds
 
 
 @pytest.mark.slow

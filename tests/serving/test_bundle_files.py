@@ -20,6 +20,8 @@ from test_hostile_requests import BUNDLE as PROTOCOL
 import optcli
 from optcli.serving.deploy import monitoring
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 ALWAYS = ("app", "oip", "batches", "metrics", "launch", "model_onnxruntime")
 EXTRAS = ("oip_grpc", "grpc_service_pb2", "image_endpoint", "keeping", "cache", "forms", "extensions")
 # What Ray's pages on Serve name (production guide, performance tuning).

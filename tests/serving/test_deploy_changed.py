@@ -37,7 +37,7 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 EVERY = pytest.mark.parametrize("change", CHANGES)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hurried_plans")]
 
 
 @cache

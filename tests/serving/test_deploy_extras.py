@@ -27,6 +27,8 @@ from optcli.serving import deploy as deploying
 from optcli.serving.drift.input_statistics import unpacked
 from optcli.serving.targets import DeployOptions
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 ANSWERS = {"postprocess.py", "instances.py", "suppression.py"}
 MODULES = {*ANSWERS, "images.py", "image_endpoint.py", "cache.py", "images.json", "cache.json"}
 KEEPING = {"keeping.py", "input_statistics.py", "reference-inputs.npz"}

@@ -26,6 +26,8 @@ from optcli.serving.deploy.interface import Interface
 from optcli.serving.deploy.model_configuration import ModelBatching, ServedModel
 from optcli.serving.targets import DeployOptions, kserve
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 FIELDS = json.loads(Path(__file__).with_name("kserve_fields.json").read_text())
 # What KServe takes from Kubernetes, as far as optcli writes it.
 FIELDS |= {

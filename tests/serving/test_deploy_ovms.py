@@ -16,6 +16,8 @@ from optcli.serving import deploy as deploying
 from optcli.serving.targets import Deployment, DeployOptions
 from optcli.serving.targets.ovms import Ovms
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 # Keys and types of a model in src/schema.cpp of openvinotoolkit/model_server, as far as optcli writes.
 DOCUMENTED = {
     "name": str,

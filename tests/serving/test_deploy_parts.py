@@ -23,6 +23,8 @@ from optcli.serving.deploy import instructions, model_configuration, plans, repo
 from optcli.serving.deploy.backends import backend_of
 from optcli.serving.deploy.interface import REQUEST, RESPONSE, Interface, LookRequest, look
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:

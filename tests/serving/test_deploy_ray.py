@@ -24,6 +24,8 @@ from optcli.results import Report
 from optcli.serving import bundle
 from optcli.serving.deploy import plans, ray_bundle, ray_config, ray_runtimes
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 
 @pytest.fixture(scope="module")
 def plan():
@@ -322,7 +324,7 @@ def test_a_wait_below_the_least_of_sealed_batches_is_refused_unless_forced(plan)
     assert ray_config.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
 
 
-@pytest.mark.usefixtures("hurried_plans")
+@pytest.mark.slow
 def test_a_plan_for_another_server_is_made_again_with_all_that_it_asked_for(tmp_path):
     asked = {"curve": "6ms+1ms*b", "rate_per_s": 60, "slo": {"p95_ms": 90}, "instances": 2}
     triton = optcli.plan(**asked)

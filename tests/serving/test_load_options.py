@@ -22,6 +22,8 @@ from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.load_options import Options
 from optcli.serving.loadtest.messages import TensorAbout
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 # 140 a second in a tenth of the time, and 40 a second between: 50 a second in the mean.
 BURSTS = Options(arrivals="bursts:140,1800ms,200ms")
 

@@ -18,7 +18,7 @@ from optcli.serving.deploy.extras import Extras
 from optcli.serving.loadtest import calibrating
 from optcli.serving.targets import DeployOptions
 
-pytestmark = pytest.mark.usefixtures("hurried_loads")
+pytestmark = pytest.mark.usefixtures("hurried_loads", "hurried_plans")
 
 QUICK = ("--seconds", "1.5", "--settle", "0.2s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -310,7 +311,8 @@ def test_what_a_request_adds_is_told_from_what_goes_on_without_any():
 
 
 @pytest.mark.slow
-def test_the_variation_of_the_work_comes_from_a_light_load_as_well():
+def test_the_variation_of_the_work_comes_from_a_light_load_as_well(monkeypatch):
+    monkeypatch.setattr(predicting, "Demand", partial(predicting.Demand, requests=8_000))
     known = Calibration(
         model="m",
         measured="now",

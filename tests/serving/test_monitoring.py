@@ -14,6 +14,8 @@ import optcli
 from optcli.results.plan import Plan
 from optcli.serving.deploy import monitoring
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 Duration = Annotated[str, StringConstraints(pattern=r"^(\d+(ms|[smhdwy]))+$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 

@@ -42,6 +42,7 @@ def test_without_a_rate_the_answer_is_the_largest_that_instances_carry(curve):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("exact_plans")
 def test_without_a_rate_the_answer_keeps_the_promise_where_the_load_alone_would_not():
     plan = optcli.plan(curve="40ms", slo={"p95_ms": 60}, instances=1)

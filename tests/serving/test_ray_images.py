@@ -128,6 +128,7 @@ def test_a_classifier_keeps_statistics_of_what_it_sees(
     _exchanged_channels_are_found(out, samples)
 
 
+@pytest.mark.long
 def test_a_classifier_keeps_its_answers_in_a_redis_that_dies(
     shared: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -24,7 +24,7 @@ from optcli.serving.loadtest import opening, payloads
 from optcli.serving.loadtest.load_options import Options
 from optcli.serving.running import Running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hurried_plans")]
 
 
 @pytest.fixture(scope="module")

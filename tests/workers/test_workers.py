@@ -299,14 +299,16 @@ def test_the_server_ends_well_when_nobody_hears_of_the_end_of_a_worker_any_more(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
     server = workers.ForkServer(["slow_library"])
     try:
-        with server.start("calls:conversation", {}, after=[]):
-            until = time.monotonic() + 20
-            while not began.exists() and time.monotonic() < until:
+        with server.start("calls:conversation", {}, after=[]) as child:
+            child._connection.close()
+            until = time.monotonic() + 60
+            while not (began.exists() and psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE):
+                assert time.monotonic() < until
                 time.sleep(0.01)
-        # The worker has ended, and the server, which imports, has not told it yet.
-        server._control.shutdown(socket.SHUT_RDWR)
-        go_on.mkdir()
-        assert server._process.wait(60) == 0
+            # The worker has ended, and the server, which imports, has not told it yet.
+            server._control.shutdown(socket.SHUT_RDWR)
+            go_on.mkdir()
+            assert server._process.wait(60) == 0
     finally:
         server.close()
 
