@@ -56,6 +56,7 @@ _LEVELS = {
 }
 
 _NO_BF16 = "it has no bfloat16 on the CPU: set `runner: openvino`, or `provider: cuda`"
+_NO_FP64 = "it does not have every layer in float64: convert the network and its inputs by `.float()`"
 
 
 class OnnxruntimeRunner(CallsRunner):
@@ -145,11 +146,11 @@ class OnnxruntimeRunner(CallsRunner):
             raise
         except Exception as error:
             self.close()
-            brain = artifact.precision == "bf16" and self.provider == "cpu"
+            hints = {"fp64": _NO_FP64, **({"bf16": _NO_BF16} if self.provider == "cpu" else {})}
             raise RunnerError(
                 f"ONNX Runtime cannot load the model: {first_line(error)}",
                 place=str(path),
-                hint=_NO_BF16 if brain else "",
+                hint=hints.get(artifact.precision or "", ""),
             ) from error
         self._artifact = artifact
 

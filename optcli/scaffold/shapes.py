@@ -154,6 +154,7 @@ def tried(source: Source, notes: list[str]) -> list[TensorSpec]:
     model = torch_build.build(
         {"kind": source.kind, **known, "arguments": source.arguments}, source.folder
     )
+    _network.refuse_lazy(model)
     return _fitting(model, _required(model), source.target, notes)
 
 
@@ -203,7 +204,13 @@ def _required(model: torch.nn.Module) -> list[str]:
 
 
 def _candidates(model: torch.nn.Module, name: str) -> list[TensorSpec]:
-    for weight in torch_modules.parameters(model):
+    import torch
+
+    layers = (getattr(module, "weight", None) for module in torch_modules.modules(model))
+    # Layers first: a mean, a position or the gain of a weight norm has as many dimensions.
+    for weight in (*layers, *torch_modules.parameters(model)):
+        if not isinstance(weight, torch.Tensor):
+            continue
         if weight.ndim == _VIDEO:
             sizes = [(16, 112), (16, 224), (8, 224), (16, 64), (16, 32)]
             return [

@@ -234,6 +234,9 @@ def _measures(
         ignored = "null" if data is not None and data.ignored is None else "255"
         options = f"options: {{ignore_index: {ignored}, resize: true}}"
         yield f"{mark}accuracy: {{metric: miou, max_drop: 0.01, {options}}}    # one point of mIoU"
+    elif kind == "unknown":
+        metric = "python:metric.py:score, max_drop: 0.01"
+        yield f"# accuracy: {{metric: {metric}}}    # or abs_rel of depth, knn of embeddings"
     else:
         several = data is not None and data.several
         metric, words = ("multilabel_map", "mAP of classes") if several else ("top1", "top-1")

@@ -104,13 +104,17 @@ def test_keypoints_that_are_not_there_are_refused(tmp_path):
         ("val: ../images/val", "."),
         ("val: [images/val]", "."),
         ("validation: images\\val", "."),
+        ("val: /content/drive/mine/images/val", "."),
+        ("val: C:\\sets\\mine\\images\\val", "."),
         ("val: val.txt", "."),
+        ("val: absolute.txt", "."),
         ("path: ..\nval: images", "yaml"),
     ],
 )
 def test_paths_as_ultralytics_reads_them(tmp_path, about, where):
     data_set(tmp_path / "data", {"a": BOX})
     (tmp_path / "data" / "val.txt").write_text("./images/val/a.png\r\n")
+    (tmp_path / "data" / "absolute.txt").write_text("/home/anna/mine/images/val/a.png\n")
     (tmp_path / "data" / "data.yaml").unlink()
     file = tmp_path / "data" / where / "data.yaml"
     file.parent.mkdir(exist_ok=True)

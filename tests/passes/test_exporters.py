@@ -9,11 +9,13 @@ from optcli.errors import StepError
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.protobuf import input_names, input_shapes, opset_of
+from optcli.passes._torch.onnx_exporting import parts_of_program
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
+from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.slow
 BATCHES = (1, 2, 4, 12)
@@ -44,6 +46,30 @@ def test_programs_compute_what_the_network_does_on_the_way_to_others(tmp_path, n
     through_onnx = apply(ToOpenvino(), onnx, tmp_path / "through", inputs)
     for made in (direct, through_onnx):
         assert largest_error(OpenvinoRunner(threads=1), made, source, inputs, BATCHES) < 1e-5
+
+
+def test_attention_may_be_joined_by_a_copy_or_a_view():
+    import torch
+
+    class Biased(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.queries = torch.nn.Linear(32, 96)
+            self.bias = torch.nn.Parameter(torch.zeros(1, 2, 16, 16))
+
+        def forward(self, tokens):
+            size = tokens.shape[0]
+            parts = self.queries(tokens).chunk(3, -1)
+            heads = (each.view(size, 16, 2, 16).transpose(1, 2) for each in parts)
+            mask = self.bias + torch.zeros(size, 1, 16, 16)
+            joined = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask)
+            return joined.transpose(1, 2).contiguous().view(size, 16, -1)
+
+    spec = TensorSpec(name="tokens", shape=("batch", 16, 32))
+    sizes = ({0: torch.export.Dim("batch", min=1, max=32)},)
+    program = torch.export.export(Biased().eval(), (torch.zeros(2, 16, 32),), dynamic_shapes=sizes)
+    model, _ = parts_of_program(program, (spec,), ("joined",))
+    assert input_shapes(model) == {"tokens": ("batch", 16, 32)}
 
 
 def test_other_symbols_than_the_batch_are_dynamic(tmp_path):

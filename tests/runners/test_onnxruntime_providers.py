@@ -366,3 +366,24 @@ def test_bfloat16_becomes_float32():
 def test_nothing_bound_says_so(calls):
     with pytest.raises(RunnerError, match="nothing is bound"):
         calls(graphs=False)[0].execute()
+
+
+def test_layers_that_float64_lacks_are_said(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    from optcli.artifact import Artifact, Format
+
+    sizes = {"image": [1, 1, 4, 4], "kernel": [1, 1, 3, 3], "out": [1, 1, 2, 2]}
+    image, kernel, out = (
+        helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape) for name, shape in sizes.items()
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["image", "kernel"], ["out"])], "g", [image, kernel], [out]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    double = Artifact("key", Format.ONNX, tmp_path, "fp64", 0, "digest", {"outputs": ["out"]})
+    with pytest.raises(RunnerError) as caught:
+        OnnxruntimeRunner(threads=1).load(double)
+    assert ".float()" in caught.value.hint

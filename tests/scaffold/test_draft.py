@@ -38,6 +38,16 @@ class AnySize(nn.Module):
         return self.head(self.conv(picture).mean((2, 3)))
 
 
+class Scaled(AnySize):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, 1, 1, 1))
+        self.conv = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
+
+    def forward(self, picture):
+        return super().forward(picture * self.scale)
+
+
 class Digits(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Flatten(), nn.Linear(28 * 28, 10))
@@ -76,6 +86,11 @@ class Odd(nn.Module):
 
     def forward(self, image):
         return self.conv(image.reshape(-1, 3, 37, 41))
+
+
+class Lazy(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.LazyConv2d(4, 3))
 
 
 class Film(nn.Sequential):
@@ -159,6 +174,7 @@ def write_number(path: Path) -> None:
     ("what", "inputs"),
     [
         ("nets.py:AnySize", [("picture", "float32", ("batch", 1, 224, 224))]),
+        ("nets.py:Scaled", [("picture", "float32", ("batch", 3, 224, 224))]),
         ("python:nets.py:Digits", [("input", "float32", ("batch", 1, 28, 28))]),
         ("python:nets.py:Film", [("input", "float32", ("batch", 3, 16, 112, 112))]),
         ("nets.py:Numbers", [("input", "float32", ("batch", 13))]),
@@ -396,6 +412,7 @@ def test_paths_are_relative_to_the_recipe(place):
         ("nets.py:Two", InputError, "takes 2 inputs (image, mask)", '"mask:float32['),
         ("torchvision:raft_small", InputError, "takes 2 inputs (image1, image2)", '"image2:float32['),
         ("nets.py:Odd", InputError, "no usual size", "--input"),
+        ("nets.py:Lazy", InputError, "has lazy layers", "call it once"),
         ("nets.py:Together", InputError, "fits the network: IndexError: too many", "--input"),
         ("nets.py:Packed", InputError, "a dict of its inputs (it asks for 'pixels')", "wrap it"),
         ("number.onnx", InputError, "'share' is a single number", "as a constant"),

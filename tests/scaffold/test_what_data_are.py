@@ -252,6 +252,7 @@ def test_the_metric_is_of_what_both_the_model_and_the_data_have(here, decoding, 
     assert says in lines
     # Without data nobody knows better.
     assert "metric: map" not in "\n".join(_measures(TRAINED, [spec], Guess("boxes", 3, MASKS), None))
+    assert "top1" not in "\n".join(_measures(TRAINED, [spec], Guess("unknown"), None))
 
 
 TRAINED = DraftModel("onnx:m.onnx", trained=True)

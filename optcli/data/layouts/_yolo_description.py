@@ -184,11 +184,15 @@ def _ultralytics_folder() -> Iterator[Path]:
 
 
 def place(base: Path, text: str) -> Path | None:
-    """The folder or list that a text names from `base`; None where neither is there.
+    """The folder, list or image that a text names from `base`; None where there is none.
 
-    `../train/images` of Roboflow's files means `train/images`.
+    `../train/images` of Roboflow's files means `train/images`, and of an absolute path of another
+    machine the end may be here.
     """
-    for each in (text, text.removeprefix("../"), text.replace("\\", "/")):
+    plain = text.replace("\\", "/")
+    parts = plain.split("/")[1:] if plain.startswith("/") or plain[1:3] == ":/" else []
+    ends = ("/".join(parts[start:]) for start in range(len(parts)))
+    for each in (text, text.removeprefix("../"), plain, *filter(None, ends)):
         path = Path(os.path.normpath(base / regular_files.expanded(each)))
         if regular_files.is_folder(path) or regular_files.is_file(path):
             return path

@@ -262,12 +262,12 @@ def _listed(file: Path, roots: Sequence[Path]) -> Iterator[str]:
         name = line.strip()
         if not name or name.startswith("#"):
             continue
-        places = (os.path.normpath(base / name) for base in (file.parent, *roots))
-        image = next((each for each in places if regular_files.is_file(each)), None)
+        places = (place(base, name) for base in (file.parent, *roots))
+        image = next((each for each in places if each and regular_files.is_file(each)), None)
         if image is None:
             message = f"there is no image {excerpt(name)}"
             raise InputError(message, place=f"{file}, line {number}", hint=hint)
-        yield image
+        yield str(image)
 
 
 def parts_of(lines: Iterable[LabelLine]) -> tuple[str, ...]:

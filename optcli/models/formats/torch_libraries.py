@@ -36,7 +36,11 @@ _HEADS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ForDepthEstimation": ("depth", ("predicted_depth",)),
 }
 # Of networks of images and texts, the half that reads images.
-_ENCODERS = {"CLIPModel": "CLIPVisionModelWithProjection", "SiglipModel": "SiglipVisionModel"}
+_ENCODERS = {
+    "CLIPModel": "CLIPVisionModelWithProjection",
+    "MetaClip2Model": "MetaClip2VisionModelWithProjection",
+    "SiglipModel": "SiglipVisionModel",
+}
 _EMBEDDINGS = ("image_embeds", "pooler_output", "last_hidden_state")
 _WANTED = (
     "wanted image classification, object detection, semantic segmentation, depth estimation or an image"
@@ -128,7 +132,10 @@ def architecture_of(config: Mapping[str, Any], place: str) -> tuple[str, str]:
     task = next((task for end, (task, _) in _HEADS.items() if name.endswith(end)), None)
     encoder = name.endswith(("Model", "WithProjection")) and known.main_input_name == "pixel_values"
     if task is None and not encoder:
+        half = name.removesuffix("Model") + "VisionModel"
         hint = "a model of your own code: python:FILE.py:CALLABLE"
+        if name.endswith("Model") and hasattr(transformers, half):  # without the embedding's projection
+            hint = f'its image encoder alone: "architectures": ["{half}"] in {CONFIG}; or {hint}'
         raise InputError(f"found {name} of transformers, {_WANTED}", place=place, hint=hint)
     return name, task or "embed"
 

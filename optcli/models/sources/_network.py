@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli import environment
 from optcli.artifact import Format
-from optcli.errors import InputError, InputsError, MissingError, OptcliError, first_line
+from optcli.errors import InputError, InputsError, MissingError, OptcliError, excerpt, first_line
 from optcli.files.digest import FileDigests
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_build, torch_modules
@@ -42,6 +42,7 @@ def write(
     """Call the network once, write it, and say what its outputs are. Raises `InputError`."""
     import torch
 
+    refuse_lazy(model)
     _refuse_not_finite(model)
     outputs = call_names(model, inputs)
     _refuse_random(model, inputs)
@@ -181,6 +182,19 @@ def require_tensors(model: torch.nn.Module, feed: dict[str, torch.Tensor]) -> No
                 hint="wrap it: a module whose forward takes each tensor as an argument and passes on"
                 f" {container}",
             )
+
+
+def refuse_lazy(model: torch.nn.Module) -> None:
+    """Raise `InputError` for layers whose weights the first call makes: no key would hold them."""
+    from torch.nn.parameter import is_lazy
+
+    lazy = [name for name, value in torch_modules.named_parameters(model) if is_lazy(value)]
+    if lazy:
+        raise InputError(
+            f"the network has lazy layers, whose sizes no call has set yet: {excerpt(', '.join(lazy))}",
+            place="model.source",
+            hint="call it once where it is made, as in `net(torch.zeros(1, 3, 224, 224))`",
+        )
 
 
 def _refuse_not_finite(model: torch.nn.Module) -> None:

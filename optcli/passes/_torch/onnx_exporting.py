@@ -98,6 +98,7 @@ def parts_of_program(
 
     if optimize:
         fold(program)
+    _copy_attention(program)
     made = torch.onnx.export(
         program,
         dynamo=True,
@@ -112,6 +113,27 @@ def parts_of_program(
     _name_dimensions(model, inputs)
     _drop_traces(model)
     return model, weights
+
+
+def _copy_attention(program: ExportedProgram) -> None:
+    """Copy what attention gives: decomposed, it lies otherwise in memory.
+
+    A view that was recorded of it would be refused, so it may copy as well.
+    """
+    import torch
+
+    aten, graph = torch.ops.aten, program.graph
+    made = [node for node in graph.nodes if node.target is aten.scaled_dot_product_attention.default]
+    for node in made:
+        with graph.inserting_after(node):
+            form = {"memory_format": torch.contiguous_format}
+            copy = graph.call_function(aten.clone.default, (node,), form)
+        copy.meta = dict(node.meta)
+        others = {copy, graph.output_node()}
+        node.replace_all_uses_with(copy, lambda user, others=others: user not in others)
+    for node in graph.nodes if made else ():
+        if node.target is aten.view.default:
+            node.target = aten.reshape.default
 
 
 def require_names(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
