@@ -49,6 +49,25 @@ class Rows(torch.nn.Module):
         return x.softmax(-1).mean(1) + x.permute(0, 2, 3, 1).softmax(3).mean(-1)
 
 
+class Loud(torch.nn.Module):
+    """3x16x16 images: a depthwise layer reads one channel that is 300 times as large as others."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.depthwise = torch.nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False)
+        self.wide = torch.nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.head = torch.nn.Conv2d(8, 8, 1, bias=False)
+        with torch.no_grad():
+            self.stem.weight[0] *= 300
+            self.depthwise.weight[0] /= 300
+
+    def forward(self, image):
+        x = self.stem(image)
+        x = self.depthwise(x * x.sigmoid())
+        return self.head(torch.nn.functional.silu(self.wide(torch.nn.functional.silu(x))))
+
+
 class Grey(torch.nn.Module):
     """1x16x16 images: a first layer of one channel, and a residual block."""
 
@@ -200,6 +219,7 @@ INPUTS = {
     "Windows": (TensorSpec(name="image", shape=("batch", 8, 6, 6)),),
     "Token": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
     "Detector": (IMAGE,),
+    "Loud": (IMAGE,),
     "OneBatchOnly": (IMAGE,),
     "Counted": (IMAGE,),
     "Numbers": (IMAGE,),

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import RUINED_LAYERS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._quantization import output_tails
+from optcli.passes._quantization import layer_errors, output_tails
 from optcli.passes._quantization.calibration import CalibrationFeeds
 from optcli.passes._quantization.graph_quantizers import (
     graph_inputs,
@@ -26,6 +26,8 @@ from optcli.passes._torch.networks import matching, require_fp32
 from optcli.passes._torch.tracing import example
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
     from torch.fx import GraphModule
 
 _SAMPLES = 128
@@ -68,6 +70,7 @@ class QuantizePt2e(Pass):
         "(`auto`: this one), or XNNPACK's, for `to_executorch` behind this pass",
     )
     output_tail: output_tails.OutputTail = "float"
+    least_layer_sqnr: layer_errors.LeastSqnr = layer_errors.LEAST_SQNR_DB
     ignored_modules: tuple[str, ...] = Field(
         (), description="modules to keep in floating point: names or patterns such as `layer4.*`"
     )
@@ -105,12 +108,17 @@ class QuantizePt2e(Pass):
             ignored = matching(self.ignored_modules, module_names(traced.graph), "ignored_modules")
             prepared = self._prepared(traced.graph, ignored, source)
             feeds = self._calibrate(prepared, job)
+            ruined: dict[str, float] = {}
+            if feeds and self.least_layer_sqnr is not None:
+                tensors = (_tensors(feed, job) for feed in feeds)
+                ruined = layer_errors.keep_ruined_in_floats(prepared, tensors, self.least_layer_sqnr)
             counts = write_graph(self._converted(prepared), job)
         facts = {
             **traced.facts,
             "quantizer": self._quantizer(),
             "reduce_range": self._reduce_range(),
             "quantized_operators": counts,
+            RUINED_LAYERS: ruined,
             **({"calibration_samples": feeds.samples} if feeds else {}),
         }
         return Made(precision="int8-dynamic" if self.dynamic else "int8", facts=facts)
@@ -132,15 +140,13 @@ class QuantizePt2e(Pass):
             raise not_told_apart(source, error) from error
 
     def _calibrate(self, prepared: GraphModule, job: Job) -> CalibrationFeeds | None:
-        import torch
-
         if self.dynamic:
             # Weights are looked at when the graph runs, whatever it runs on.
             prepared(*example(job.inputs))
             return None
         feeds = CalibrationFeeds(job, graph_inputs(job), self.samples or _SAMPLES)
         for feed in feeds:
-            prepared(*(torch.from_numpy(feed[spec.name]) for spec in job.inputs))
+            prepared(*_tensors(feed, job))
         return feeds
 
     def _converted(self, prepared: GraphModule) -> GraphModule:
@@ -156,3 +162,9 @@ class QuantizePt2e(Pass):
         if self.reduce_range is not None:
             return self.reduce_range
         return saturates(self._quantizer())
+
+
+def _tensors(feed: dict[str, np.ndarray], job: Job) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    return tuple(torch.from_numpy(feed[spec.name]) for spec in job.inputs)

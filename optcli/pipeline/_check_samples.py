@@ -222,9 +222,10 @@ def relative_error(expected: Feed, actual: Feed) -> float:
     return max(errors) if apart is None else min(apart, max(errors))
 
 
-def rounding_error(parent: Runner, feed: Feed) -> float:
+def rounding_error(parent: Runner, feed: Feed, unit: float = _ULP) -> float:
     """What a rounding of its inputs changes in a model's outputs, as `relative_error` counts.
 
+    `unit` is how far a value is rounded, as a share of it.
     A network that makes much of that computes something else in another order of additions as well.
     0 where no input is of floating point.
     """
@@ -235,7 +236,7 @@ def rounding_error(parent: Runner, feed: Feed) -> float:
     def rounded(array: np.ndarray) -> np.ndarray:
         if array.dtype.kind != "f":
             return array
-        nudged: np.ndarray = array * (1 + generator.choice([-_ULP, _ULP], array.shape))
+        nudged: np.ndarray = array * (1 + generator.choice([-unit, unit], array.shape))
         return nudged.astype(array.dtype, copy=False)
 
     return relative_error(

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from tiny_networks import Noise, apply, feed, job, largest_error, reference, sqnr_db, torch_artifact
 
-from optcli.artifact import Format
+from optcli.artifact import RUINED_LAYERS, Format
 from optcli.errors import InputError, RunnerError, StepError
 from optcli.models.formats import executorch as executorch_format
 from optcli.models.sources.executorch import ExecutorchSource
 from optcli.passes.quantize_pt2e import QuantizePt2e
 from optcli.passes.to_executorch import ToExecutorch
 from optcli.runners.executorch import ExecutorchRunner
+from optcli.runners.torch import TorchRunner
 from optcli.scaffold.inspection import executorch as inspection
 from optcli.settings import TensorSpec
 
@@ -111,3 +112,29 @@ def test_a_file_of_its_own_is_measured_as_it_is(lowered, tmp_path):
         source.write(tmp_path / "out", (wrong,))
     one = TensorSpec(name="image", shape=(1, 3, 16, 16))
     assert source.write(tmp_path / "out", (one,)).outputs == ("output_0",)
+
+
+@pytest.mark.parametrize("kind", ["xnnpack", "x86"])
+def test_a_layer_that_integers_would_ruin_computes_in_floats(kind, tmp_path):
+    """One channel of the stem is 300 times as large as the others of what a depthwise layer reads."""
+    network = torch_artifact(tmp_path, "Loud")
+    values, runner, decibels = feed(IMAGE, 4, seed=99), TorchRunner(threads=1), {}
+    for limit in (None, 20.0):
+        quantize = QuantizePt2e(quantizer=kind, least_layer_sqnr=limit)
+        made = apply(quantize, network, tmp_path / str(limit), IMAGE, calibration=Noise(IMAGE))
+        assert list(made.facts[RUINED_LAYERS]) == (["depthwise"] if limit else [])
+        assert made.facts["quantized_operators"] == {"conv2d": 2 if limit else 4}
+        if limit and kind == "xnnpack":
+            made = apply(ToExecutorch(), made, tmp_path / "pte", IMAGE)
+            assert not [name for name in made.facts["outside_the_backend"] if "convolution" in name]
+            runner = ExecutorchRunner(threads=1)
+        with runner.open(made, IMAGE) as model:
+            output = model.run(values)["output"]
+        decibels[limit] = sqnr_db(reference(network, IMAGE, values)["output"], output)
+    assert decibels[20.0] > 25 > 15 > decibels[None], decibels
+
+
+def test_where_no_layer_is_left_the_layers_are_named(conv, tmp_path):
+    strict = QuantizePt2e(quantizer="xnnpack", least_layer_sqnr=200.0)
+    with pytest.raises(StepError, match=r"no layer is left to quantize.*second \("):
+        apply(strict, conv, tmp_path / "int8", IMAGE, calibration=Noise(IMAGE))

@@ -194,20 +194,41 @@ def test_an_output_that_is_all_infinite_is_none(tmp_path):
         check.usable(artifact, (TensorSpec(**SPEC),), None, 1)
 
 
-@pytest.mark.parametrize(("own", "is_right"), [(0.18, True), (0.05, False), (5.0, False)])
+@pytest.mark.parametrize(
+    ("own", "refused"),
+    [
+        (0.18, ""),
+        (0.05, "does not compute what its parent computes"),
+        (5.0, "rounding decides the answers"),
+    ],
+)
 def test_a_quantized_parent_is_measured_by_what_its_runtime_varies_by(
-    tmp_path, monkeypatch, own, is_right
+    tmp_path, monkeypatch, own, refused
 ):
     """Fused and unfused kernels round to other integers; a child may differ by more than 0.2 then."""
     parent = replace(model(tmp_path / "parent", 0.0), precision="int8")
     child = model(tmp_path / "child", 0.25 if own < 1 else 0.8)
     monkeypatch.setattr(check, "_own_variation", lambda *_: own)
     spec = (TensorSpec(**SPEC, range=(0, 1)),)
-    if is_right:
+    if not refused:
         assert check.against_parent(child, parent, spec, None, 1e-3, 1)["tolerance"] == 0.36
         return
-    with pytest.raises(StepError, match="does not compute what its parent computes"):
+    with pytest.raises(StepError, match=refused):
         check.against_parent(child, parent, spec, None, 1e-3, 1)
+
+
+class Rounded:
+    """Gives which side of a half each value lies on: whatever is near moves all of the output."""
+
+    def run(self, feed):
+        return {"y": (feed["x"] > 0.5).astype(np.float32)}
+
+
+def test_what_rounding_moves_in_a_quantized_parent_of_another_format_is_looked_at(tmp_path):
+    program = replace(model(tmp_path / "parent", 0.0), format=Format.EXPORTED)
+    near, far = ({"x": np.full((4, 9), each, np.float32)} for each in (0.5001, 0.9))
+    assert check._own_variation(program, Rounded(), near) == 1.0
+    assert check._own_variation(program, Rounded(), far) == 0.0
 
 
 def test_what_was_compiled_for_a_gpu_may_round_otherwise(tmp_path):

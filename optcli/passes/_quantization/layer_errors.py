@@ -9,9 +9,11 @@ no error adds up on the way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from math import log10
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -22,6 +24,7 @@ from optcli.models.onnx_graphs.operators import PRODUCTS
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from onnx import ModelProto
     from onnx_ir import Node, Value
 
@@ -30,8 +33,8 @@ LeastSqnr = Annotated[
     float | None,
     Field(
         description="layers stay in floating point, with the activation functions before them, where "
-        "integers for what they read leave their output fewer dB than this; null: none does (of ONNX "
-        "models)"
+        "integers for what they read leave their output fewer dB than this; null: none does "
+        "(`quantize_nncf`: of ONNX models)"
     ),
 ]
 LEAST_SQNR_DB = 20.0
@@ -76,13 +79,17 @@ def ruined_layers(
     ruined = {}
     for index, (name, by_place) in enumerate(layers.items()):
         noise, mean, power = (each / batches for each in sums[3 * index : 3 * index + 3])
-        mean = mean if by_place else mean.mean()
-        varies, rounds = max((power - mean**2).sum(), 0.0), noise.sum()
-        if varies > 0 and rounds > 0:  # what never varies is a constant, or one number of one sample
-            decibels = float(10 * np.log10(varies / rounds))
-            if decibels < least_db:
-                ruined[name] = round(decibels, 1)
+        decibels = _sqnr(noise, mean if by_place else mean.mean(), power)
+        if decibels is not None and decibels < least_db:
+            ruined[name] = decibels
     return ruined
+
+
+def _sqnr(noise: Any, mean: Any, power: Any) -> float | None:
+    """The SQNR in dB by a layer's means of each channel; None of what never varies or has no error."""
+    varies, rounds = float((power - mean**2).sum()), float(noise.sum())
+    # What never varies is a constant, or one number of one sample.
+    return round(10 * log10(varies / rounds), 1) if varies > 0 and rounds > 0 else None
 
 
 def require_layers(kinds: Collection[str], ruined: Mapping[str, float], least_db: float | None) -> None:
@@ -202,3 +209,110 @@ def _origin(value: Value | None) -> Value | None:
             return value
         value = computed[0]
     return value
+
+
+def keep_ruined_in_floats(
+    prepared: torch.fx.GraphModule, feeds: Iterable[tuple[torch.Tensor, ...]], least_db: float
+) -> dict[str, float]:
+    """Take the observers of ruined layers out of a graph (PT2E) whose observers have their ranges.
+
+    Those of what computes their inputs go too, back to the layers or joins before. Such a layer before
+    has float weights then, as no kernel of XNNPACK gives floats from integers. Gives what
+    `ruined_layers` does, by module. Raises `StepError` where no layer is left.
+    """
+    from optcli.passes._torch.networks import module_of
+
+    ruined = {node: db for node, db in _errors_in_graph(prepared, feeds).items() if db < least_db}
+    for node in ruined:
+        _remove_observers(prepared, node, *node.args[:2])
+        _free_what_leads_to(prepared, node.args[0])
+    prepared.recompile()
+    named = {module_of(node) or node.name: db for node, db in ruined.items()}
+    if not any(_is_observed_product(prepared, node) for node in prepared.graph.nodes):
+        require_layers((), named, least_db)
+    return named
+
+
+def _errors_in_graph(
+    prepared: torch.fx.GraphModule, feeds: Iterable[tuple[torch.Tensor, ...]]
+) -> dict[torch.fx.Node, float]:
+    """The SQNR in dB of each layer whose inputs and weights are observed."""
+    import torch
+
+    class SideBySide(torch.fx.Interpreter):  # type: ignore[misc]
+        """Runs in floats, and each layer with integers as well."""
+
+        def run_node(self, node: torch.fx.Node) -> Any:
+            if _observer(prepared, node):
+                return self.env[node.args[0]]
+            result = super().run_node(node)
+            if _is_observed_product(prepared, node):
+                args, kwargs = self.fetch_args_kwargs_from_env(node)
+                read = (rounded(each)(value) for each, value in zip(node.args, args[:2], strict=False))
+                wrong = node.target(*read, *args[2:], **kwargs) - result
+                shape = (0, 1) if "conv" in str(node.target) else (0, 0)
+                values = [each.transpose(*shape).double() for each in (wrong**2, result, result**2)]
+                if shape == (0, 0):
+                    values = [each.reshape(1, -1) for each in values]
+                means = [each.flatten(1).mean(1) for each in values]
+                sums[node] = [a + b for a, b in zip(sums.get(node, (0, 0, 0)), means, strict=True)]
+            return result
+
+    rounded = cache(lambda node: _rounding(_observer(prepared, node)))
+    sums: dict[torch.fx.Node, list[torch.Tensor]] = {}
+    batches = 0
+    for feed in islice(feeds, _SAMPLES):
+        SideBySide(prepared).run(*feed)
+        batches += 1
+    errors = {node: _sqnr(*(each / batches for each in means)) for node, means in sums.items()}
+    return {node: db for node, db in errors.items() if db is not None}
+
+
+def _rounding(observer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What values become as the integers of an observer's ranges."""
+    import torch
+
+    scale, zero = observer.calculate_qparams()
+    ends = observer.quant_min, observer.quant_max
+    if scale.numel() == 1:
+        one = float(scale), int(zero), *ends
+        return lambda value: torch.fake_quantize_per_tensor_affine(value, *one)
+    each = scale.float(), zero.int(), observer.ch_axis, *ends
+    return lambda value: torch.fake_quantize_per_channel_affine(value, *each)
+
+
+def _observer(graph: torch.fx.GraphModule, node: Any) -> Any:
+    """The observer that a node calls, or None."""
+    called = graph.get_submodule(node.target) if getattr(node, "op", "") == "call_module" else None
+    return called if hasattr(called, "calculate_qparams") else None
+
+
+def _is_product(node: torch.fx.Node) -> bool:
+    packet = getattr(node.target, "overloadpacket", None)
+    return getattr(packet, "__name__", "") in ("conv1d", "conv2d", "conv3d", "linear", "matmul", "bmm")
+
+
+def _is_observed_product(graph: torch.fx.GraphModule, node: torch.fx.Node) -> bool:
+    return _is_product(node) and all(_observer(graph, each) for each in node.args[:2])
+
+
+def _remove_observers(graph: torch.fx.GraphModule, node: torch.fx.Node, *of: torch.fx.Node) -> None:
+    for each in of:
+        if _observer(graph, each):
+            node.replace_input_with(each, each.args[0])
+
+
+def _free_what_leads_to(graph: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+    if _is_product(node):
+        _remove_observers(graph, node, node.args[1])
+    elif len({_graph_origin(each) for each in node.all_input_nodes}) == 1:
+        _remove_observers(graph, node, *node.all_input_nodes)
+        for each in node.all_input_nodes:
+            _free_what_leads_to(graph, each)
+
+
+def _graph_origin(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that one is computed from, past operators that read one value alone."""
+    while not _is_product(node) and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    return node
