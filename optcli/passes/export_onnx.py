@@ -77,7 +77,7 @@ class ExportOnnx(Pass):
     def run(self, source: Artifact, job: Job) -> Made:
         exporter = "torchscript" if self.exporter == "torchscript" else "dynamo"
         outputs = tuple(source.facts["outputs"])
-        hint = "set `exporter:` to the other one, or look into the log"
+        hint = "if the other `exporter:` was not tried yet, set that; else look into the log"
         failing = raised_as(StepError, f"the {exporter} exporter failed", hint=hint)
         with failing, quiet_exporters(), libraries.without_collections():
             if exporter == "torchscript":
