@@ -119,7 +119,7 @@ def test_only_integers_are_kept(conv, quantized):
 def test_numbers_may_be_added_to_layers(tmp_path, kind):
     """As in hand-written activations, and in fastvit: the quantizers take every sum for two tensors."""
     source = torch_artifact(tmp_path, "Numbers")
-    quantized = quantize(source, tmp_path / "made", quantizer=kind)
+    quantized = quantize(source, tmp_path / "made", quantizer=kind, least_layer_sqnr=None)
     assert quantized.facts["quantized_operators"] == {"conv2d": 3, "linear": 1}
     values = feed(IMAGE, 4, seed=9)
     wanted = output(TorchRunner(threads=1), source, values)
