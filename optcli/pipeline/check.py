@@ -149,11 +149,11 @@ class ParentComparison:
             allowed = max(allowed, min(_MOST_OF_INTEGERS, _VARIATIONS * varied))
             if allowed < error <= _VARIATIONS * varied:
                 raise StepError(
-                    "quantization left a network in which rounding decides the answers: rounding the"
-                    f" inputs moves the quantized model's own outputs by {varied:.2g} of the largest,"
-                    f" the artifact's differ from them by {error:.2g}",
-                    hint="keep more layers in floating point: `ignored_modules`, or a higher"
-                    " `least_layer_sqnr`",
+                    "quantization left a network in which rounding decides the answers: the quantized"
+                    f" model's own outputs move by {varied:.2g} of the largest where values round"
+                    f" otherwise, the artifact's differ from them by {error:.2g}",
+                    hint="keep more layers in floating point: name them to the pass that quantizes, or"
+                    " set a higher `least_layer_sqnr` there",
                 )
         if not error <= allowed:
             if all_tie(expected.of(rows)):

@@ -124,6 +124,13 @@ def test_paths_as_ultralytics_reads_them(tmp_path, about, where):
     assert class_names(DataSettings(source="yolo:data/" + where), tmp_path) is None
 
 
+def test_the_last_part_of_another_machines_path_is_not_enough(tmp_path):
+    data_set(tmp_path / "data", {"a": BOX})
+    (tmp_path / "data" / "data.yaml").write_text("val: /content/train/images\nnc: 2\n")
+    with pytest.raises(InputError, match="/content/train/images"):
+        opened(tmp_path, source="yolo:data/data.yaml")
+
+
 def test_the_folder_of_ultralytics_settings(tmp_path, monkeypatch):
     data_set(tmp_path / "sets" / "mine", {"a": BOX})
     (tmp_path / "settings.json").write_text(json.dumps({"datasets_dir": str(tmp_path / "sets")}))

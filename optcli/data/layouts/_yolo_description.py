@@ -187,12 +187,12 @@ def place(base: Path, text: str) -> Path | None:
     """The folder, list or image that a text names from `base`; None where there is none.
 
     `../train/images` of Roboflow's files means `train/images`, and of an absolute path of another
-    machine the end may be here.
+    machine the end may be here: two parts at least, since `images` alone may be those of another part.
     """
     plain = text.replace("\\", "/")
     parts = plain.split("/")[1:] if plain.startswith("/") or plain[1:3] == ":/" else []
-    ends = ("/".join(parts[start:]) for start in range(len(parts)))
-    for each in (text, text.removeprefix("../"), plain, *filter(None, ends)):
+    ends = ("/".join(parts[start:]) for start in range(len(parts) - 1))
+    for each in (text, text.removeprefix("../"), plain, *ends):
         path = Path(os.path.normpath(base / regular_files.expanded(each)))
         if regular_files.is_folder(path) or regular_files.is_file(path):
             return path
